@@ -46,7 +46,7 @@ def report(
     """Write one HTML page: whether all is well, the data path from Kafka to served tables, late rows, and costs.
 
     Starts no Spark and changes nothing. For a stage that does not run, the page says why. The exit code is 1 if a
-    target is not as its sessions left it: dropped, replaced, rolled back, or changed by others.
+    target is not as its sessions left it: dropped, replaced, or rolled back.
     """
     from lake_assets.pages.page import write
 

@@ -60,7 +60,7 @@ def status(as_json: AsJson = False) -> None:
     """Show each local service: its state, process, port, memory and log file.
 
     The exit code is 1 if a service fails again and again, or if a target is not as its sessions left it: dropped,
-    replaced, rolled back, or changed by others.
+    replaced, or rolled back.
     """
     from lake_assets.services import lifecycle
 

@@ -35,7 +35,7 @@ def publish(target: TargetName, as_json: AsJson = False) -> None:
 
 @session.command()
 def commit(target: TargetName, as_json: AsJson = False) -> None:
-    """Show the session of TARGET that was published last; fail if it is open still. `publish` has ended it."""
+    """Show the session of TARGET that was published last, which ended it. Fails if the open one is not published."""
     from lake_assets.pages.terminal import sessions as views
 
     engine = open_engine()

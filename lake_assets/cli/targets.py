@@ -115,9 +115,10 @@ def rebuild(
 
 
 def repair(target: TargetName, as_json: AsJson = False) -> None:
-    """Rebuild the hours of TARGET in which others have deleted, changed or added rows, from its sources.
+    """Go on with TARGET after a rollback: what it lacks is rebuilt from its sources.
 
-    The exit code is 1 if a failed audit held hours back, or if TARGET is not as its sessions left it afterwards.
+    The exit code is 1 if a failed audit held hours back, or if TARGET is not as its sessions left it afterwards. Rows
+    that others have deleted, changed or added need no repair: the next session rebuilds their hours.
     """
     engine = open_engine()
     declared = engine.pipeline.target(target)

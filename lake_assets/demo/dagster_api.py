@@ -24,10 +24,6 @@ PARTITIONS_QUERY = """query($key: AssetKeyInput!) {
   assetNodeOrError(assetKey: $key) { ... on AssetNode { assetPartitionStatuses {
     ... on TimePartitionStatuses { ranges { status startKey endKey } } } } } }"""
 
-CHECKS_QUERY = """query($key: AssetKeyInput!) {
-  assetNodeOrError(assetKey: $key) { ... on AssetNode { assetChecksOrError { ... on AssetChecks {
-    checks { name executionForLatestMaterialization { status } } } } } } }"""
-
 RUNS_QUERY = """{ runsOrError { ... on Runs { results {
   jobName repositoryOrigin { repositoryLocationName } } } } }"""
 
@@ -61,32 +57,6 @@ def materialized_hours(home: Settings, name: str) -> list[int]:
             last = parse_hour(span["endKey"]) - start
             hours.update(range(first, last + 1))
     return sorted(hours)
-
-
-def wait_for_check(home: Settings, name: str, check: str, status: str) -> str:
-    """Wait until Dagster shows a status of a target's check, and return the last status that it showed.
-
-    Args:
-        home: The settings of the data directory.
-        name: Name of the target, without its namespace.
-        check: Name of the check.
-        status: `SUCCEEDED` or `FAILED`.
-    """
-    deadline = time.monotonic() + home.settle_seconds
-    shown = _status_of_check(home, name, check)
-    while shown != status and time.monotonic() < deadline:
-        time.sleep(POLL_SECONDS)
-        shown = _status_of_check(home, name, check)
-    return shown
-
-
-def _status_of_check(home: Settings, name: str, check: str) -> str:
-    node = graphql(home, CHECKS_QUERY, {"key": {"path": ["core", name]}})["assetNodeOrError"]
-    for found in node["assetChecksOrError"]["checks"]:
-        execution = found["executionForLatestMaterialization"]
-        if found["name"] == check and execution is not None:
-            return str(execution["status"])
-    return "none"
 
 
 def locations_of_runs(home: Settings) -> set[str]:

@@ -134,7 +134,8 @@ class SourceReplaced(SourceError):
     def __init__(self, table: str, *, expected: str, found: str) -> None:
         super().__init__(
             f"{table} was replaced: its uuid is {found}, but previous sessions read the table with uuid {expected}.",
-            remedy="Restore the previous table, or rebuild the targets that read it: `lake rebuild TARGET --reset`.",
+            remedy="The next session of each target that reads it reads all of it, and overwrites every hour. "
+            "To prevent that, restore the previous table first.",
         )
 
 
@@ -144,7 +145,7 @@ class HistoryCut(SourceError):
     def __init__(self, table: str, snapshot_id: int) -> None:
         super().__init__(
             f"The history of {table} no longer contains snapshot {snapshot_id}, which the last session read up to.",
-            remedy=f"Rebuild the targets that read {table}: `lake rebuild TARGET --reset`.",
+            remedy=f"The next session of each target that reads {table} reads all of it, and overwrites every hour.",
         )
 
 
@@ -194,7 +195,7 @@ class TargetDropped(TargetError):
 
     def __init__(self, table: str) -> None:
         super().__init__(
-            f"{table} was dropped: its watermark says what sessions have built, but the catalog has no such table.",
+            f"{table} was dropped: the session log has sessions of it, but the catalog has no such table.",
             remedy=f"Restore the table, or create it again and rebuild all its hours: `lake rebuild {table} --reset`.",
         )
 

@@ -18,7 +18,9 @@ from lake_assets.incremental.declaration import (
     Stateless,
     incremental_asset,
 )
+from lake_assets.incremental.execution.engine import Engine
 from lake_assets.incremental.metadata.tables import COMPLETE_THROUGH
+from lake_assets_tests.incremental.committing import carry
 
 if TYPE_CHECKING:
     from pyiceberg.catalog import Catalog
@@ -77,9 +79,16 @@ def land_clicks(catalog: Catalog, hours: Iterable[int], *, landing: int, complet
 
 
 def publish_clicks(catalog: Catalog, hours: Iterable[int], *, complete_through: int) -> None:
-    """Rows of core.click_fact as a session of it would leave them, for what reads it."""
+    """Rows of core.click_fact as a session of it would leave them, for what reads it. What it has read stays."""
+    write_clicks(catalog, hours)
+    engine = Engine(catalog, CLICKS, clock=lambda: at(8))
+    carry(engine, click_fact, complete_through=START + complete_through)
+
+
+def write_clicks(catalog: Catalog, hours: Iterable[int]) -> None:
+    """Rows of core.click_fact that no session has written."""
     rows = [{"click_id": f"c{hour}", "clicked_at": hour_start(START + hour)} for hour in hours]
-    _append(catalog, "core.click_fact", rows, START + complete_through)
+    _append(catalog, "core.click_fact", rows, None)
 
 
 def at(hour: int, minute: int = 0, second: int = 0) -> datetime:

@@ -12,7 +12,7 @@ import pytest
 
 from lake_assets.base.columns import ENTITY
 from lake_assets.incremental.declaration import Sequential, Target
-from lake_assets.incremental.execution.log import SessionRecord
+from lake_assets.incremental.execution.engine import Engine
 from lake_assets.incremental.metadata import tables
 from lake_assets.incremental.planning.session import SessionPlan, SessionReport
 from lake_assets.incremental.staging.entity_rows import ChangedEntities, differing, ids_of
@@ -99,11 +99,10 @@ def test_whatever_changes_the_rows_are_those_of_a_full_recomputation(catalog: Ca
 
     # The target's files are others, but hold the same rows; and a change of a stranger changes nothing.
     lake.compact(MINE.table)
-    main = lake.main(MINE.table)
     lake.append("core.plan_fact", [changed(4, 6, "nobody")])
     report = session(lake)
     assert (numbers(report.hours_unchanged), report.plan.changed_through) == ([6, 7], START + 7)
-    assert lake.main(MINE.table) == main
+    assert report.published_snapshot_id is None
 
 
 def disturb(lake: Lake, draw: Random, number: int, through: int) -> None:
@@ -132,15 +131,24 @@ def test_what_somebody_else_has_written_is_not_taken_over(catalog: Catalog, spar
     report = session(lake)
     assert (numbers(report.hours_built), report.plan.changed_through) == ([1, 2, 3], None)
 
-    # The same, but it is written to between the plan and the session.
+    # The same, but it is written to between the plan and the staging of its rows: it is planned anew.
     lake.append("core.plan_fact", [changed(2, 1, "a8")])
+    lake.session(TWIN.name)
     decision = lake.engine.decide(MINE)
     assert isinstance(decision, SessionPlan)
     assert decision.changed_through == START + 3
-    opened = SessionRecord(decision, "planned", 0, MINE.mode.pattern_id, "", NOW)
-    lake.engine.store.record(opened, after=lake.engine.state(MINE).session)
-    spark.sql(spoil)
-    assert session(lake).plan == decision
+    spoils = iter([spoil])
+
+    def spark_of_the_session() -> SparkSession:
+        for statement in spoils:
+            spark.sql(statement)
+        return spark
+
+    slow = Engine(catalog, lake.pipeline, clock=lambda: NOW, spark=spark_of_the_session)
+    done = slow.run(MINE)
+    assert isinstance(done, SessionReport)
+    assert (numbers(done.hours_built), done.plan.changed_through) == ([1, 2, 3], None)
+    assert rows(lake, MINE) == rows(lake, TWIN)
 
 
 def test_rows_are_told_by_entity_and_null_is_one(spark: SparkSession) -> None:

@@ -5,11 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-import pytest
-
 from lake_assets.base.hours import hour_start
 from lake_assets.demo.membership_simulator import EXAMPLE, worked_example
-from lake_assets.errors import SourceReplaced
 from lake_assets.incremental.metadata import tables
 from lake_assets.incremental.planning.session import NoSession, SessionReport
 from lake_assets.incremental.staging.unchanged_hours import row_hashes
@@ -47,7 +44,7 @@ def test_any_hours_rebuilt_are_as_before_and_what_landed_meanwhile_comes_once(
     lake.land(FIRST)
     lake.catch_up()
     lake.land(LATE)
-    rows, states = lake.rows(*TABLES), {t: lake.engine.store.state(t) for t in TABLES}
+    rows, states = lake.rows(*TABLES), {t: lake.state(t) for t in TABLES}
 
     assert rebuilt(lake, "signup_fact", 1, 3) == [1, 3]
     assert rebuilt(lake, "signup_fact", 1, 3) == [1, 3]  # the same hours once more are another session
@@ -83,15 +80,18 @@ def test_a_rebuild_before_any_session_leaves_the_other_hours_to_the_next(catalog
     assert {t: lake.complete_through(t) for t in TABLES} == dict.fromkeys(TABLES, 5) | whole
 
 
-def test_a_replaced_source_is_refused_until_the_target_is_reset(catalog: Catalog, spark: SparkSession) -> None:
+def test_a_replaced_source_is_read_again_by_itself(catalog: Catalog, spark: SparkSession) -> None:
     lake = Lake(catalog, spark)
     lake.land(FIRST)
     lake.catch_up("signup_fact")
     catalog.drop_table("raw.signups")
     tables.create_raw(catalog, PIPELINE.raw[0])
     lake.land(replace(LATE, rows={**LATE.rows, "raw.signups": FIRST.rows["raw.signups"].slice(20)}), ["raw.signups"])
-    with pytest.raises(SourceReplaced):
-        lake.run("signup_fact")
+    report = lake.session("signup_fact")
+    assert report.plan.load == "overwrite"
+    assert "was replaced" in report.plan.reason
+    lake.catch_up("signup_fact")
+    lake.assert_true("signup_fact")
     rebuilt(lake, "signup_fact", 3, reset=True)
     lake.catch_up("signup_fact")
     lake.assert_true("signup_fact")
@@ -105,17 +105,18 @@ def test_hours_that_come_out_equal_are_left_as_they_are_and_a_damaged_one_is_pub
     lake.land(FIRST)
     lake.catch_up()
     for name in ("signup_fact", "account_state_dim"):
-        main, rows = lake.main(f"core.{name}"), lake.rows(f"core.{name}")
+        files, rows = files_of(lake, name), lake.rows(f"core.{name}")
         report = rebuild(lake, name, *range(6))
         assert (report.hours_built, report.hours_unchanged) == ((), tuple(range(START, START + 6)))
         assert report.rows_written == 0
         assert all(audit.passed for audit in report.audits if audit.blocking)
-        assert lake.main(f"core.{name}") == main
+        assert report.published_snapshot_id is None
+        assert files_of(lake, name) == files
 
         time = lake.target(name).time_column
         damaged = f"{time} >= timestamp'2026-01-01 03:00:00Z' and {time} < timestamp'2026-01-01 04:00:00Z'"
         spark.sql(f"UPDATE lake.core.{name} SET monthly_price = 0 WHERE {damaged}")
-        last = lake.engine.store.history(f"core.{name}")[-1]
+        last = lake.history(name)[-1]
         assert last.unchanged == report.hours_unchanged
         report = rebuild(lake, name, *range(6))
         assert report.hours_built == (START + 3,)
@@ -133,14 +134,19 @@ def test_a_late_row_that_changes_nothing_downstream_wakes_nobody(catalog: Catalo
     lake = Lake(catalog, spark)
     lake.land(FIRST)
     lake.catch_up()
-    main = lake.main("core.account_state_dim")
+    files = files_of(lake, "account_state_dim")
     # A plan change of a stranger: the fact gets a row, one hour of the dimension is recomputed, and stays as it was.
     lake.append("raw.plan_changes", [change_of_a_stranger()])
     built = {r.plan.process: (r.hours_built, r.hours_unchanged) for r in lake.catch_up()}
     assert built["core.plan_fact"] == ((START + 2,), ())
     assert built["core.account_state_dim"] == ((), (START + 2,))
-    assert lake.main("core.account_state_dim") == main
+    assert files_of(lake, "account_state_dim") == files
     lake.assert_true()
+
+
+def files_of(lake: Lake, name: str) -> set[str]:
+    """The data files of a target."""
+    return {task.file.file_path for task in tables.load(lake.catalog, f"core.{name}").scan().plan_files()}
 
 
 def change_of_a_stranger() -> Row:

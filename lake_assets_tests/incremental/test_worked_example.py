@@ -25,8 +25,7 @@ if TYPE_CHECKING:
 
 def newest(lake: Lake, name: str) -> tuple[str, list[int]]:
     """What a target's newest session did: its load, and the hours that it built."""
-    record = lake.state(name).session
-    assert record is not None
+    record = lake.history(name)[-1]
     assert record.state == "committed"
     return record.plan.load, [hour - START for hour in record.built]
 
@@ -47,8 +46,7 @@ def assert_fresh(daemon: InProcessDaemon, shown: Ui) -> None:
 def assert_rows_of_partitions(lake: Lake, daemon: InProcessDaemon, name: str, hours: list[int]) -> None:
     """Each partition of the last session shows its own rows, those that the session wrote, and those of the table."""
     table = f"core.{name}"
-    record = lake.state(table).session
-    assert record is not None
+    record = lake.history(table)[-1]
     rows = Counter(row["signed_up_at"] for row in lake.rows(table)[table])
     shown = {}
     for hour in hours:

@@ -60,4 +60,4 @@ def diagnose() -> list[Finding]:
         return found + newer
     found += run_checks([Check(machine.SERVICES, lambda: machine.check_services(settings))])
     pipeline = machine.loaded_pipeline(settings)
-    return found + diagnose_lake(settings, pipeline, clock=utc_now, is_busy=machine.is_busy)
+    return found + diagnose_lake(settings, pipeline, clock=utc_now)

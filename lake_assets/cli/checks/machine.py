@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -31,9 +30,6 @@ LEAST_BYTES = 200 * 10**6
 
 OTHERS = 0o077
 """The permissions of a file's group and of everybody else."""
-
-BUSY_COMMANDS = ("lake_assets", "dagster")
-"""Words in the command line of a process that may be running a session."""
 
 
 def check_settings() -> Iterator[Finding]:
@@ -128,18 +124,6 @@ def _failing_services(found: Settings) -> Iterator[Finding]:
         if service.state == "failing":
             text = f"{service.name} fails at every start: it {service.detail}."
             yield Finding(SERVICES, "error", text, f"Read {service.log}. It is started again by itself.")
-
-
-def is_busy() -> bool:
-    """Return whether another process of this project, or of Dagster, runs on this machine."""
-    import psutil
-
-    own = {os.getpid(), *(parent.pid for parent in psutil.Process().parents())}
-    for process in psutil.process_iter(["cmdline"]):
-        command = " ".join(process.info["cmdline"] or ())
-        if process.pid not in own and any(word in command for word in BUSY_COMMANDS):
-            return True
-    return False
 
 
 def _malformed() -> Iterator[Finding]:

@@ -1,4 +1,4 @@
-"""What the checks of a home share: its settings, its pipeline, and whom to ask what is running."""
+"""What the checks of a home share: its settings, its pipeline and a clock."""
 
 from __future__ import annotations
 
@@ -26,13 +26,11 @@ class Context:
         settings: Its settings.
         pipeline: Its pipeline; None if it cannot be loaded.
         clock: Returns the present moment.
-        is_busy: Returns whether any process on this machine may be running a session of this home.
     """
 
     settings: Settings
     pipeline: Pipeline | None
     clock: Callable[[], datetime]
-    is_busy: Callable[[], bool]
 
     @cached_property
     def catalog(self) -> Catalog:

@@ -18,7 +18,6 @@ def diagnose_lake(
     pipeline: Pipeline | None,
     *,
     clock: Callable[[], datetime],
-    is_busy: Callable[[], bool],
 ) -> list[Finding]:
     """Check a home. Changes nothing, and raises nothing.
 
@@ -26,9 +25,8 @@ def diagnose_lake(
         settings: The settings of the home.
         pipeline: Its pipeline; None if it cannot be loaded, so that no table counts as declared.
         clock: Returns the present moment.
-        is_busy: Returns whether any process on this machine may be running a session of this home.
     """
-    context = Context(settings, pipeline, clock, is_busy)
+    context = Context(settings, pipeline, clock)
     found = run_checks([Check(catalog_check.CHECK, lambda: catalog_check.check_catalog(context))])
     if not _has_tables(context):
         return found

@@ -1,7 +1,7 @@
 """Forgetting what a damaged file of the session log may have held.
 
-A process without watermarks rebuilds all its hours from its sources, so it may always be forgotten, and this is the
-only state that is known to be right: with an older watermark, a process would append rows for a second time.
+Sessions may always be forgotten: the state of a target is in the target itself. Of a target that no session of this
+version has built, the log has the state; forgotten, all its hours are rebuilt, and nothing is appended a second time.
 """
 
 from __future__ import annotations
@@ -23,16 +23,15 @@ STARTED_AGAIN = "lake.started-again"
 def forgotten_by(name: str, damaged: DamagedFile) -> str:
     """Return what `forget` does about a damaged file of a log table, in the third person."""
     if damaged.partition is not None:
-        rebuilds = f"its next session rebuilds all hours of {damaged.partition}"
-        return f"forgets the sessions and watermarks of {damaged.partition}: {rebuilds}"
-    return f"starts {name} again and forgets all sessions and watermarks: the next sessions rebuild all hours"
+        return f"forgets the logged sessions of {damaged.partition}: the target keeps its state, which is in its table"
+    return f"starts {name} again and forgets all logged sessions: targets keep their state, which is in their tables"
 
 
 def forget(catalog: Catalog, name: str, damaged: DamagedFile) -> None:
     """Forget the process of a damaged data file, or all processes if another file of the log table is damaged.
 
-    The files stay, so that they can be restored. The damaged table comes last: if a repair dies before it, the process
-    still cannot be read, so nothing runs on one half of its state, and the repair is made again.
+    The files stay, so that they can be restored. The damaged table comes last: if a repair dies before it, the log
+    still cannot be read, and the repair is made again.
     """
     other = HIGH_WATERMARK if name == SESSION else SESSION
     if damaged.partition is not None:

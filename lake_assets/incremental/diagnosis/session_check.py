@@ -102,4 +102,4 @@ def _check_watermark(context: Context, watermark: Row) -> Iterator[Finding]:
         found = str(tables.load(context.catalog, source).metadata.table_uuid)
         if found != watermark["table_uuid"]:
             error = SourceReplaced(source, expected=watermark["table_uuid"], found=found)
-            yield Finding(WATERMARKS, level, f"{process}: {error.problem}", error.remedy)
+            yield Finding(WATERMARKS, "warning", f"{process}: {error.problem}", error.remedy)

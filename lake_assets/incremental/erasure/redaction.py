@@ -44,7 +44,7 @@ def redact_audit_samples(catalog: Catalog, value: str) -> int:
     """Replace the keys that mention the id in samples of audits by `ERASED`; results and counts are kept.
 
     Returns:
-        How many rows of `etl.session` were rewritten.
+        How many rows of `etl.session` mentioned it.
     """
     by_process = itemgetter("process_name")
     for attempt in tables.retrying():
@@ -52,10 +52,12 @@ def redact_audit_samples(catalog: Catalog, value: str) -> int:
             table = tables.load(catalog, SESSION)
             rows = table.scan(NotNull("audits")).to_arrow()  # type: ignore[call-arg, arg-type]
             stored = rows.to_pylist()
-            moves = {_move(row) for row in stored if _mentions(row["audits"], value)}
-            mentioning = [row for row in stored if _move(row) in moves]
+            mentioning = [row for row in stored if _mentions(row["audits"], value)]
+            moves = {_move(row) for row in mentioning}
+            # A session that an audit stopped has the number of the next one.
+            rewritten = [row for row in stored if _move(row) in moves]
             with table.transaction() as transaction:
-                for process, group in groupby(sorted(mentioning, key=by_process), key=by_process):
+                for process, group in groupby(sorted(rewritten, key=by_process), key=by_process):
                     redacted = [_redacted(row, value) for row in group]
                     revisions = {row["revision"] for row in redacted}
                     same_rows = And(

@@ -491,7 +491,8 @@ def _stop_if_audits_failed(context: Context, session: Session, staged: Staged, s
     blocked = {
         "session_id": plan.session_id,
         "code_version": plan.code_version,
-        "failed": failed,
+        # Without keys: no erasure could remove them from the metadata files of before.
+        "failed": failures(replace(audit, sample=()) for audit in staged.audits),
         "run_id": session.run_id,
         "n": staged.after.n,
     }

@@ -22,7 +22,6 @@ Kind = Literal[
     "hours_held",
     "session_failed",
     "not_fresh",
-    "target_changed",
     "not_equal",
     "cannot_plan",
 ]

@@ -1,4 +1,4 @@
-"""Which targets are not as their sessions left them: dropped, replaced, rolled back, or changed by others.
+"""Which targets are not as their sessions left them: dropped, replaced, or rolled back.
 
 Read from metadata alone, so a problem is known while nothing runs.
 """

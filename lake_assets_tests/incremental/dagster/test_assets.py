@@ -14,9 +14,9 @@ from lake_assets.demo.membership_simulator import bad_batch, land, repair, worke
 from lake_assets.incremental.declaration import Sequential
 from lake_assets.incremental.execution.engine import Engine, utc_now
 from lake_assets.incremental.planning.plan import Committed
-from lake_assets.incremental.planning.session import SessionPlan
 from lake_assets.membership import PIPELINE
 from lake_assets_tests.incremental.clicks import CLICKS, START, click_fact, click_state, land_clicks, publish_clicks
+from lake_assets_tests.incremental.committing import commit
 from lake_assets_tests.incremental.in_process_daemon import InProcessDaemon, in_process_daemon
 from lake_assets_tests.incremental.scenario import with_target
 
@@ -82,7 +82,7 @@ def test_a_backfill_rebuilds_what_was_chosen_and_leaves_the_watermark(
     land(spark, catalog, first)
     daemon.catch_up("signup_fact", "plan_fact")
     engine = Engine(catalog, PIPELINE, clock=utc_now)
-    watermarks = engine.store.state(SIGNUPS).watermarks
+    watermarks = engine.state(PIPELINE.target("signup_fact")).watermarks
     rows = catalog.load_table(SIGNUPS).scan().to_arrow().sort_by("signup_id")
     land(spark, catalog, late)  # it must wait for its own session
 
@@ -91,7 +91,7 @@ def test_a_backfill_rebuilds_what_was_chosen_and_leaves_the_watermark(
     assert result.success
     assert sorted(set(daemon.hours_marked(result))) == [1, 2, 3]
     assert catalog.load_table(SIGNUPS).scan().to_arrow().sort_by("signup_id") == rows
-    assert engine.store.state(SIGNUPS).watermarks == watermarks
+    assert engine.state(PIPELINE.target("signup_fact")).watermarks == watermarks
     assert daemon.catch_up("signup_fact") == {"signup_fact": [[2, 3, 6]]}
 
 
@@ -134,10 +134,7 @@ def test_skipped_hours_are_a_warning_also_of_a_session_that_builds_none(catalog:
     engine = Engine(catalog, pipeline, clock=utc_now)
     engine.create_tables()
     publish_clicks(catalog, [9], complete_through=9)
-    plan = engine.decide(near)
-    assert isinstance(plan, SessionPlan)
-    built = Committed(last_built=START + 9, complete_through=START + 9)
-    engine.store.move_watermarks(engine.state(near), plan, built, None)
+    commit(engine, near, Committed(last_built=START + 9, complete_through=START + 9))
     publish_clicks(catalog, [3], complete_through=9)
     with in_process_daemon(pipeline, catalog, utc_now, end=hour_key(START + 20)) as daemon:
         request = (daemon.tick("click_state_sensor").run_requests or [])[0]

@@ -19,9 +19,9 @@ from lake_assets.incremental.dagster.session_runs import (
     heads_of,
 )
 from lake_assets.incremental.execution.engine import Engine, utc_now
-from lake_assets.incremental.planning.plan import committed_after
-from lake_assets.incremental.planning.session import OpenedSession, SessionPlan
+from lake_assets.incremental.planning.session import SessionPlan
 from lake_assets_tests.incremental.clicks import CLICKS, START, at, click_fact, click_state, land_clicks, publish_clicks
+from lake_assets_tests.incremental.committing import commit
 from lake_assets_tests.incremental.crash_matrix import told
 from lake_assets_tests.incremental.dagster.conftest import Hands
 from lake_assets_tests.incremental.in_process_daemon import InProcessDaemon
@@ -101,14 +101,6 @@ def test_a_run_of_a_session_that_others_have_followed_takes_nothing_back(
     assert engine.state(click_fact) == before
 
 
-def commit(engine: Engine, target: Target) -> None:
-    """Move a target's watermark past its next session."""
-    state, plan = engine.state(target), engine.decide(target)
-    assert isinstance(plan, SessionPlan)
-    committed = committed_after(target.mode, state.committed, plan, plan.hour_numbers)
-    engine.store.move_watermarks(state, plan, committed, None)
-
-
 def test_a_run_of_the_version_before_has_its_heads_as_json(daemon: InProcessDaemon, catalog: Catalog) -> None:
     land_clicks(catalog, [0], landing=0)
     plan = Engine(catalog, CLICKS, clock=lambda: at(8)).decide(click_fact)
@@ -173,19 +165,17 @@ def test_g7_a_crashed_session_is_requested_again_three_times_then_a_person_is_ca
     assert "no more attempts" in (last.skip_message or "")
 
 
-def test_g7_a_change_of_code_is_a_fresh_start_for_an_open_session(daemon: InProcessDaemon, catalog: Catalog) -> None:
+def test_g7_a_change_of_code_is_a_fresh_start_for_a_session_without_attempts(
+    daemon: InProcessDaemon, catalog: Catalog
+) -> None:
     land_clicks(catalog, [0], landing=0)
     before = replace(click_fact, code_version="before")
-    opened = Engine(catalog, with_target(CLICKS, before), clock=lambda: at(8)).open_session(before)
-    assert isinstance(opened, OpenedSession)
+    plan = Engine(catalog, with_target(CLICKS, before), clock=lambda: at(8)).decide(before)
+    assert isinstance(plan, SessionPlan)
     for _ in range(4):
-        end_a_run(
-            daemon,
-            {SESSION_TAG: opened.plan.session_id, CODE_VERSION_TAG: "before"},
-            dg.DagsterRunStatus.FAILURE,
-        )
+        end_a_run(daemon, {SESSION_TAG: plan.session_id, CODE_VERSION_TAG: "before"}, dg.DagsterRunStatus.FAILURE)
     request = (daemon.tick("click_fact_sensor").run_requests or [])[0]
-    assert request.run_key == f"{opened.plan.session_id}:5"
+    assert request.run_key == f"{plan.session_id}:5"
     assert request.tags[CODE_VERSION_TAG] == click_fact.code_version
 
 

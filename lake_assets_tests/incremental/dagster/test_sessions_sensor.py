@@ -19,13 +19,13 @@ from lake_assets.incremental.dagster import sensors
 from lake_assets.incremental.dagster.asset_specs import partitions_of
 from lake_assets.incremental.dagster.sensors import SensedTarget, SensorTiming, sessions_sensor
 from lake_assets.incremental.execution.engine import Engine
+from lake_assets.incremental.execution.log import SessionLog
 from lake_assets.incremental.execution.planner import Planner
-from lake_assets.incremental.execution.log import SessionRecord, SessionStore
 from lake_assets.incremental.metadata.completeness import declare_complete
 from lake_assets.incremental.metadata.state_tables import HIGH_WATERMARK
-from lake_assets.incremental.planning.plan import committed_after
 from lake_assets.incremental.planning.session import SessionPlan
 from lake_assets_tests.incremental.clicks import CLICKS, START, click_fact, click_state, land_clicks, publish_clicks
+from lake_assets_tests.incremental.committing import commit
 from lake_assets_tests.incremental.dagster.conftest import Hands
 from lake_assets_tests.incremental.in_process_daemon import InProcessDaemon, in_process_daemon
 
@@ -71,14 +71,12 @@ def start_run(daemon: InProcessDaemon, table: str, tags: dict[str, str]) -> dg.D
     )
 
 
-def commit(catalog: Catalog, clock: Hands, table: str) -> None:
-    """Move a target's watermark past its next session, if it has one, as a run would."""
+def commit_if_due(catalog: Catalog, clock: Hands, table: str) -> None:
+    """Commit a target's next session, if it has one, as a run would."""
     engine = Engine(catalog, THREE, clock=clock)
     target = THREE.target(table)
-    state, plan = engine.store.state(table), engine.decide(target)
-    if isinstance(plan, SessionPlan):
-        committed = committed_after(target.mode, state.committed, plan, plan.hour_numbers)
-        engine.store.move_watermarks(state, plan, committed, None)
+    if isinstance(engine.decide(target), SessionPlan):
+        commit(engine, target)
 
 
 class Walk:
@@ -121,7 +119,7 @@ class Walk:
         declare_complete(self.catalog, THREE, "raw.clicks", START + self.hour)
 
     def commit(self) -> None:
-        commit(self.catalog, self.clock, self.random.choice(THREE.targets).table)
+        commit_if_due(self.catalog, self.clock, self.random.choice(THREE.targets).table)
 
     def start(self) -> None:
         table = self.random.choice(THREE.targets).table
@@ -215,22 +213,16 @@ def test_sessions_that_dagster_shows_are_read_again_after_a_time_or_another_sess
     daemon: InProcessDaemon, catalog: Catalog, clock: Hands, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked: list[str] = []
-    history = SessionStore.history
+    history = SessionLog.history
 
-    def noted(store: SessionStore, process: str, **named: object) -> object:
+    def noted(log: SessionLog, process: str, **named: object) -> object:
         asked.append(process)
-        return history(store, process, **named)  # type: ignore[arg-type]
+        return history(log, process, **named)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(SessionStore, "history", noted)
+    monkeypatch.setattr(SessionLog, "history", noted)
 
     def record() -> None:
-        engine = Engine(catalog, THREE, clock=clock)
-        state, plan = engine.state(click_fact), engine.decide(click_fact)
-        assert isinstance(plan, SessionPlan)
-        new = SessionRecord(plan, "committed", 0, 1, "", clock(), ended_at=clock(), built=plan.hour_numbers)
-        engine.store.record(new, after=state.session)
-        committed = committed_after(click_fact.mode, state.committed, plan, plan.hour_numbers)
-        engine.store.move_watermarks(state, plan, committed, None)
+        commit(Engine(catalog, THREE, clock=clock), click_fact)
 
     def materialized() -> list[str | None]:
         events = daemon.tick(SENSOR).asset_events

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -15,14 +14,21 @@ from lake_assets.base.findings import Finding, Repaired, repair
 from lake_assets.connections.catalog import connect, open_catalog, table_names
 from lake_assets.incremental.diagnosis.diagnose import diagnose_lake
 from lake_assets.incremental.execution.engine import Engine
-from lake_assets.incremental.execution.log import SessionRecord
+from lake_assets.incremental.execution.state import State
 from lake_assets.incremental.maintenance.stored_files import bare_path
 from lake_assets.incremental.metadata import tables
 from lake_assets.incremental.metadata.state_tables import HIGH_WATERMARK, SESSION
-from lake_assets.incremental.planning.plan import Committed
-from lake_assets.incremental.planning.session import OpenedSession
-from lake_assets_tests.incremental.clicks import CLICKS, START, click_fact, land_clicks, publish_clicks
-from lake_assets_tests.incremental.execution.test_session_log import planned, record_of
+from lake_assets.incremental.planning.session import NoSession, OpenedSession
+from lake_assets_tests.incremental.clicks import (
+    CLICKS,
+    START,
+    click_fact,
+    click_state,
+    land_clicks,
+    publish_clicks,
+    write_clicks,
+)
+from lake_assets_tests.incremental.committing import carry, commit
 
 if TYPE_CHECKING:
     from pyiceberg.catalog import Catalog
@@ -51,11 +57,8 @@ class Home:
     def file(self) -> Path:
         return self.settings.home / "catalog.db"
 
-    def diagnose(self, *, declared: bool = True, busy: bool = False) -> list[Finding]:
-        """All findings but those on rows of targets, which these tests write by hand, without a session."""
-        pipeline = CLICKS if declared else None
-        found = diagnose_lake(self.settings, pipeline, clock=lambda: LATER, is_busy=lambda: busy)
-        return [each for each in found if each.check != "targets"]
+    def diagnose(self, *, declared: bool = True) -> list[Finding]:
+        return diagnose_lake(self.settings, CLICKS if declared else None, clock=lambda: LATER)
 
     def problems(self, **options: bool) -> list[Finding]:
         return [found for found in self.diagnose(**options) if found.level != "ok"]
@@ -66,7 +69,7 @@ class Home:
 
     def repair(self) -> list[Repaired]:
         """Repair everything; then nothing is wrong."""
-        done, left = repair(partial(self.diagnose))
+        done, left = repair(self.diagnose)
         assert [found for found in left if found.level != "ok"] == []
         assert all(not each.failure for each in done), done
         return done
@@ -74,21 +77,12 @@ class Home:
     def rows(self, name: str) -> int:
         return tables.load(self.catalog, name).scan().to_arrow().num_rows
 
-    def open_session(self, run_id: str = "run") -> SessionRecord:
-        opened = self.engine.open_session(click_fact, run_id=run_id)
-        assert isinstance(opened, OpenedSession)
-        record = self.engine.store.state(FACT).session
-        assert record
-        return record
+    def commit_session(self) -> State:
+        """A session of click_fact."""
+        return commit(self.engine, click_fact)
 
-    def commit_session(self) -> None:
-        """Commit a session of click_fact, with its watermark."""
-        record = self.open_session()
-        store = self.engine.store
-        committed = Committed(last_built=START, complete_through=START)
-        store.move_watermarks(store.state(FACT), record.plan, committed, None)
-        self.set_property(FACT, tables.SESSION, record.plan.session_id)
-        store.record(replace(record, state="committed"), after=record)
+    def state(self) -> State:
+        return self.engine.state(click_fact)
 
     def set_property(self, name: str, key: str, value: str) -> None:
         with tables.load(self.catalog, name).transaction() as transaction:
@@ -125,8 +119,8 @@ def test_a_sound_home_is_sound_and_an_empty_one_was_never_initialised(home: Home
 @pytest.mark.parametrize("content", [b"", b"this is no database at all, but it is long enough to be one"])
 def test_a_lost_catalog_is_made_again_from_the_metadata_files(home: Home, content: bytes) -> None:
     home.commit_session()
-    names, session = table_names(home.catalog), home.engine.store.state(FACT).session
     publish_clicks(home.catalog, [0], complete_through=0)
+    names, state = table_names(home.catalog), home.state()
     newest = newest_file(home, FACT).name
     home.file.write_bytes(content)
     found = home.only_problem()
@@ -139,24 +133,23 @@ def test_a_lost_catalog_is_made_again_from_the_metadata_files(home: Home, conten
     assert table_names(home.catalog) == names
     assert (home.rows(RAW), home.rows(FACT)) == (1, 1)
     assert newest_file(home, FACT).name == newest
-    assert home.engine.store.state(FACT).session == session
+    assert home.state() == state
     aside = sorted(home.settings.home.glob("catalog.db.damaged-*"))
     assert [file.read_bytes() for file in aside] == ([content] if content else [])
 
 
 def test_empty_tables_over_lost_ones_give_way_to_them(home: Home) -> None:
-    home.commit_session()
-    session = home.engine.store.state(FACT).session
+    state = home.commit_session()
     home.file.unlink()
     # So did a version that did not know a lost catalog.
     Engine(connect(home.settings), CLICKS, clock=lambda: NOW).create_tables()
     assert home.rows(RAW) == 0
     errors = home.problems()
     assert {found.level for found in errors} == {"error"}
-    assert len(errors) == 3  # raw.clicks and both logs; the other tables were empty
+    assert len(errors) == 4  # raw.clicks, core.click_fact and both logs; the other tables were empty
     home.repair()
     assert home.rows(RAW) == 1
-    assert home.engine.store.state(FACT).session == session
+    assert home.state() == state
 
 
 def test_all_tables_are_registered_again_or_none(home: Home) -> None:
@@ -207,33 +200,37 @@ def test_properties_that_sessions_need_are_set_again(home: Home) -> None:
     tables.check_write_audit_publish(tables.load(home.catalog, FACT), FACT)
 
 
-def test_a_damaged_row_of_the_log_makes_its_process_forgotten_and_no_other(home: Home) -> None:
-    other = home.engine.store.record(record_of(planned("core.other"), state="committed"), after=None)
-    for log in (SESSION, HIGH_WATERMARK):
-        home.commit_session()
+def test_a_damaged_file_of_the_log_makes_it_forget_one_target_which_keeps_its_state(home: Home) -> None:
+    other = carry(home.engine, click_state, complete_through=START)
+    for hour, log in enumerate((SESSION, HIGH_WATERMARK), 1):
+        state = home.commit_session()
         damaged = [file for file in data_files(home, log) if f"process_name={FACT}" in str(file)]
         damaged[-1].write_bytes(b"PAR1")
         found = home.problems()[0]
         assert (found.check, found.level) == ("session log", "error")
-        assert f"forgets the sessions and watermarks of {FACT}" in found.remedy
+        assert f"forgets the logged sessions of {FACT}" in found.remedy
         home.repair()
-        state = home.engine.store.state(FACT)
-        assert (state.session, state.watermarks) == (None, {})
-        assert home.engine.store.state("core.other").session == other
+        assert home.state() == state
+        assert home.engine.log.history(FACT) == []
+        assert home.engine.state(click_state) == other
+        assert len(home.engine.log.history(click_state.table)) == 1
+        assert isinstance(home.engine.decide(click_fact), NoSession)
+        land_clicks(home.catalog, [hour], landing=hour)
 
 
 @pytest.mark.parametrize("log", [SESSION, HIGH_WATERMARK])
 def test_a_damaged_manifest_of_the_log_starts_it_again(home: Home, log: str) -> None:
-    home.commit_session()
+    state = home.commit_session()
     snapshot = tables.load(home.catalog, log).current_snapshot()
     assert snapshot
     Path(bare_path(snapshot.manifest_list)).write_bytes(b"")
     found = home.problems()[0]
-    assert f"starts {log} again and forgets all sessions and watermarks" in found.remedy
+    assert f"starts {log} again and forgets all logged sessions" in found.remedy
     repair(home.diagnose)
-    state = home.engine.store.state(FACT)
-    assert (state.session, state.watermarks) == (None, {})
-    assert isinstance(home.engine.open_session(click_fact), OpenedSession)
+    assert home.state() == state
+    land_clicks(home.catalog, [1], landing=1)
+    assert home.commit_session().n == state.n + 1
+    assert [record.revision for record in home.engine.log.history(FACT)] == [1, 2]
 
 
 def test_watermarks_of_missing_and_replaced_tables_are_named(home: Home) -> None:
@@ -244,62 +241,49 @@ def test_watermarks_of_missing_and_replaced_tables_are_named(home: Home) -> None
     problems = home.problems()
     replaced = next(found for found in problems if found.check == "watermarks")
     assert expected in replaced.text
-    assert "--reset" in replaced.remedy
+    assert "reads all of it" in replaced.remedy
     former = next(found for found in problems if found.check == "tables")
     assert "former table" in former.text
 
 
-def test_targets_that_others_have_changed_or_dropped_are_named(home: Home) -> None:
+def test_a_target_that_others_have_changed_is_sound_and_one_that_they_dropped_is_named(home: Home) -> None:
     home.commit_session()
-    publish_clicks(home.catalog, [1], complete_through=1)
-    assert [found.level for found in targets_found(home)] == ["error"]
-    assert "`lake repair core.click_fact`" in targets_found(home)[0].remedy
+    write_clicks(home.catalog, [1])
+    assert home.problems() == []  # the next session rebuilds the hour
     home.catalog.drop_table(FACT)
-    (dropped,) = targets_found(home)
+    (dropped,) = [found for found in home.problems() if found.check == "targets"]
+    assert dropped.level == "error"
     assert f"{FACT} was dropped" in dropped.text
     assert "--reset" in dropped.remedy
 
 
-def targets_found(home: Home) -> list[Finding]:
-    found = diagnose_lake(home.settings, CLICKS, clock=lambda: LATER, is_busy=lambda: False)
-    return [each for each in found if each.check == "targets"]
-
-
-def test_a_session_of_a_dead_run_is_ended_and_of_others_left_alone(home: Home) -> None:
-    record = home.open_session()
-    assert home.problems(busy=True) == []
-    assert "its run is dead" in home.only_problem().text
-    home.repair()
-    state = home.engine.store.state(FACT)
-    assert (state.session and state.session.state, state.watermarks) == ("abandoned", {})
-
-    land_clicks(home.catalog, [1], landing=1)
-    record = home.open_session()
-    home.set_property(FACT, tables.SESSION, record.plan.session_id)  # published, then the run died
-    assert "which is published" in home.only_problem().remedy
-    home.repair()
-    state = home.engine.store.state(FACT)
-    assert (state.session and state.session.state, set(state.watermarks)) == ("committed", {RAW})
-
-    land_clicks(home.catalog, [2], landing=2)
-    home.open_session("lake session")
+def test_a_session_that_another_program_writes_is_named_and_no_problem(home: Home) -> None:
+    opened = home.engine.open_session(click_fact)
+    assert isinstance(opened, OpenedSession)
     assert home.problems() == []
+    (told,) = [found for found in home.diagnose() if found.check == "open sessions"]
+    assert opened.plan.session_id in told.text
+    home.commit_session()  # blocks nobody, and ends it
+    (told,) = [found for found in home.diagnose() if found.check == "open sessions"]
+    assert told.text == "No session is open."
 
 
 def test_staged_snapshots_go_unless_a_session_needs_them(home: Home) -> None:
     publish_clicks(home.catalog, [0], complete_through=0)
-    record = home.open_session()
-    for wap in ("dead.1", f"{record.plan.session_id}.1"):
+    opened = home.engine.open_session(click_fact)
+    assert isinstance(opened, OpenedSession)
+    for wap in ("dead.1", f"{opened.plan.session_id}.1"):
         table = tables.load(home.catalog, FACT)
         table.manage_snapshots().create_branch(table.metadata.snapshots[0].snapshot_id, "staged").commit()
         rows = table.scan().to_arrow()
         tables.load(home.catalog, FACT).append(rows, snapshot_properties={"wap.id": wap}, branch="staged")
         tables.load(home.catalog, FACT).manage_snapshots().remove_branch("staged").commit()
-    found = home.only_problem(busy=True)
+    found = home.only_problem()
     assert (found.check, found.level) == ("leftovers", "warning")
-    repair(partial(home.diagnose, busy=True))
+    repair(home.diagnose)
     kept = [s.summary for s in tables.load(home.catalog, FACT).metadata.snapshots]
-    assert [s and s.additional_properties.get("wap.id") for s in kept] == [None, f"{record.plan.session_id}.1"]
+    staged = [s.additional_properties.get("wap.id") for s in kept if s]
+    assert staged == [None, None, f"{opened.plan.session_id}.1"]
 
 
 def test_without_a_pipeline_all_that_is_stored_is_checked(home: Home) -> None:

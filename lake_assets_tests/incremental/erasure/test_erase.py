@@ -16,24 +16,23 @@ import pytest
 
 from lake_assets.base.failpoints import ERASURE_POINTS
 from lake_assets.demo.membership_simulator import Arrival, Population, Simulation, generate
-from lake_assets.errors import ConfigurationError, ErasureStopped, UsageError
+from lake_assets.errors import AuditFailed, ConfigurationError, ErasureStopped, UsageError
 from lake_assets.incremental.declaration import Subject
 from lake_assets.incremental.erasure.certificate import Certificate
 from lake_assets.incremental.erasure.erase import _check_refs, erase, sweep
 from lake_assets.incremental.erasure.redaction import ERASED
 from lake_assets.incremental.erasure.table_files import certify
 from lake_assets.incremental.execution.engine import Engine
-from lake_assets.incremental.execution.session_log import KEEP_SNAPSHOTS, MERGE_FILES
+from lake_assets.incremental.execution.log import KEEP_SNAPSHOTS, MERGE_FILES, SessionRecord
 from lake_assets.incremental.maintenance.cleaning import referenced_paths
 from lake_assets.incremental.maintenance.stored_files import bare_path, list_files
 from lake_assets.incremental.metadata import tables
 from lake_assets.incremental.metadata.erasure_registry import KEY_FILE, Erasures, create_table, erasure_key
 from lake_assets.incremental.metadata.state_tables import SESSION
-from lake_assets.incremental.planning.session import AuditResult
+from lake_assets.incremental.planning.session import AuditResult, SessionPlan
 from lake_assets.membership import PIPELINE
 from lake_assets_tests.incremental.crash_matrix import die
 from lake_assets_tests.incremental.erasing_child import erase_account
-from lake_assets_tests.incremental.execution.test_session_log import planned, record_of
 from lake_assets_tests.incremental.scenario import NOW, Lake, landed, signup
 
 if TYPE_CHECKING:
@@ -89,10 +88,15 @@ def fill(lake: Lake) -> None:
     lake.append("raw.plan_changes", [change(5, HOURS + 30)])
     lake.session("plan_fact")
     stage(lake)
-    record = lake.state("signup_fact").session
-    assert record is not None
-    sampled = AuditResult("not_null", False, False, {"nulls": 2}, (GONE, "s1"))
-    lake.engine.store.record(replace(record, audits=(sampled,)), after=record)
+    number = lake.state("signup_fact").n + 1
+    sampled = AuditResult("not_null", False, True, {"nulls": 2}, (GONE, "s1"))
+    lake.engine.log.add(stopped("core.signup_fact", number, sampled))
+
+
+def stopped(process: str, number: int, *audits: AuditResult) -> SessionRecord:
+    """A session that an audit has stopped."""
+    plan = SessionPlan(process, f"stopped-{number}", kind="session", load="append", sources=(), hours=())
+    return SessionRecord(plan, "blocked", number, 1, "run", NOW, NOW, audits=audits)
 
 
 def stage(lake: Lake) -> None:
@@ -219,12 +223,12 @@ def test_what_the_session_table_has_forgotten_is_removed_and_what_may_be_at_work
 ) -> None:
     engine = Engine(catalog, PIPELINE, clock=lambda: NOW, erasure_key=partial(erasure_key, bare_home))
     engine.create_tables()
-    sampled = (AuditResult("not_null", False, False, {"nulls": 1}, (GONE,)),)
-    record = engine.store.record(record_of(planned(), state="committed", audits=sampled), after=None)
+    sampled = AuditResult("not_null", False, True, {"nulls": 1}, (GONE,))
+    engine.log.add(stopped("core.fact", 1, sampled))
     with tables.load(catalog, SESSION).transaction() as transaction:
         transaction.set_properties({"write.metadata.previous-versions-max": "1"})
-    for _ in range(MERGE_FILES + 2 * KEEP_SNAPSHOTS):  # the sample's file is merged with others, and then forgotten
-        record = engine.store.record(replace(record, audits=()), after=record)
+    for number in range(MERGE_FILES + 2 * KEEP_SNAPSHOTS):  # the sample's file is merged with others, and forgotten
+        engine.log.add(stopped("core.fact", 2 + number))
 
     stray = Path(bare_path(tables.load(catalog, "raw.signups").location())) / "data" / "stray.parquet"
     stray.parent.mkdir(parents=True, exist_ok=True)
@@ -269,3 +273,13 @@ def test_what_cannot_be_meant_is_refused(catalog: Catalog) -> None:
         replace(PIPELINE, subjects=(Subject("person", columns=("person_id",)),))
     with pytest.raises(ConfigurationError, match="is decimal"):
         replace(PIPELINE, subjects=(Subject("price", columns=("monthly_price",)),))
+
+
+def test_what_a_target_remembers_of_a_session_that_an_audit_stopped_names_no_key(lake: Lake) -> None:
+    lake.append("raw.signups", [signup(1, 1, account_id=None, signup_id="a-key")])
+    with pytest.raises(AuditFailed, match="such as a-key"):
+        lake.run("signup_fact")
+    blocked = lake.state("signup_fact").blocked
+    assert blocked is not None
+    assert list(blocked["failed"]) == ["not_null_account_id"]
+    assert "a-key" not in str(tables.load(lake.catalog, "core.signup_fact").metadata)

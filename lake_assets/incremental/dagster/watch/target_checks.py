@@ -12,7 +12,7 @@ from lake_assets.incremental.execution.engine import Engine
 from lake_assets.incremental.inputs.target_inputs import Inputs, TargetInputs
 
 INTACT = "intact"
-DESCRIPTION = "The table is as its sessions left it: not dropped, replaced, rolled back, or changed by others."
+DESCRIPTION = "The table is as its sessions left it: not dropped, replaced, or rolled back."
 TICK_SECONDS = 30
 
 
@@ -66,7 +66,7 @@ def targets_sensor(pipeline: Pipeline, clock: Clock) -> dg.SensorDefinition:
         asset_selection=[asset_key(target.table) for target in pipeline.targets],
         minimum_interval_seconds=TICK_SECONDS,
         default_status=dg.DefaultSensorStatus.RUNNING,
-        description="Reports targets that were dropped, replaced, rolled back, or changed by others.",
+        description="Reports targets that were dropped, replaced, or rolled back.",
         required_resource_keys={"iceberg"},
     )
 

@@ -18,13 +18,22 @@ from lake_assets.incremental.dagster.assets import incremental_definitions
 from lake_assets.incremental.dagster.session_runs import CODE_VERSION_TAG, SESSION_TAG
 from lake_assets.incremental.dagster.watch.watch_sensors import watch_definitions
 from lake_assets.incremental.execution.engine import Engine
-from lake_assets.incremental.execution.log import SessionRecord
 from lake_assets.incremental.metadata.completeness import declare_complete
 from lake_assets.incremental.metadata.tables import COMPLETE_THROUGH
 from lake_assets.incremental.monitoring.alerts import Webhook
-from lake_assets.incremental.planning.plan import Committed
-from lake_assets.incremental.planning.session import AuditResult, HeldHour, SessionPlan
-from lake_assets_tests.incremental.clicks import CLICKS, START, at, click_fact, click_state, land_clicks, publish_clicks
+from lake_assets.incremental.planning.plan import Committed, Waiting
+from lake_assets.incremental.planning.session import SessionPlan
+from lake_assets_tests.incremental.clicks import (
+    CLICKS,
+    START,
+    at,
+    click_fact,
+    click_state,
+    land_clicks,
+    publish_clicks,
+    write_clicks,
+)
+from lake_assets_tests.incremental.committing import block, commit
 from lake_assets_tests.incremental.in_process_daemon import InProcessDaemon
 from lake_assets_tests.incremental.receiver import Receiver, receiver
 
@@ -146,7 +155,7 @@ def test_an_alert_that_was_not_delivered_comes_with_the_next_tick(watch: Watch) 
 def test_an_alert_that_is_refused_keeps_no_other_waiting(watch: Watch) -> None:
     watch.now = at(2)
     land_clicks(watch.catalog, [0], landing=0)
-    watch.engine.store.record(SessionRecord(planned(watch), "blocked", 0, 1, "run-7", at(1)), after=None)
+    block(watch.engine, PUNCTUAL, {"unique_key": "3 repeated"})
     watch.hook.statuses = [413, 200]
     assert [a["kind"] for a in watch.alerts()] == ["audit_failed", "not_fresh"]
     watch.hook.statuses = [200]
@@ -155,28 +164,17 @@ def test_an_alert_that_is_refused_keeps_no_other_waiting(watch: Watch) -> None:
 
 def test_a_failed_audit_is_told_with_its_session_and_run(watch: Watch) -> None:
     land_clicks(watch.catalog, [0], landing=0)
-    plan = planned(watch)
-    blocked = SessionRecord(
-        plan,
-        "blocked",
-        0,
-        1,
-        "run-7",
-        at(1),
-        audits=(AuditResult("unique_key", False, counts={"repeated": 3}, sample=("c1",)),),
-    )
-    watch.engine.store.record(blocked, after=None)
+    plan = block(watch.engine, PUNCTUAL, {"unique_key": "3 repeated"})
     (alert,) = watch.alerts()
     assert (alert["kind"], alert["session_id"], alert["run_id"]) == ("audit_failed", plan.session_id, "run-7")
-    assert alert["what"] == "core.click_fact was not published: unique_key: 3 repeated (such as c1)."
+    assert alert["what"] == "core.click_fact was not published: unique_key: 3 repeated."
 
 
 def test_hours_that_are_held_back_are_told_for_each_session_that_holds_them(watch: Watch) -> None:
     land_clicks(watch.catalog, [0, 1, 2], landing=2)
     watch.now = at(2)
-    plan, state = planned(watch), watch.engine.store.state("core.click_fact")
-    held = [HeldHour(START + n, "audit x: 1 bad", f"s{n % 2}", plan.code_version) for n in range(3)]
-    watch.engine.store.move_watermarks(state, plan, Committed(held=tuple(held)), None)
+    held = {START + n: Waiting("held", "audit x: 1 bad", 0, f"s{n % 2}", planned(watch).code_version) for n in range(3)}
+    commit(watch.engine, PUNCTUAL, Committed(waiting=held))
     told = [a for a in watch.alerts() if a["kind"] == "hours_held"]
     assert [a["session_id"] for a in told] == ["s0", "s1"]
     assert told[1]["what"] == f"core.click_fact: hour {hour_key(START + 1)} is held back by audit x: 1 bad."
@@ -187,8 +185,6 @@ def test_hours_that_are_held_back_are_told_for_each_session_that_holds_them(watc
 def test_a_session_without_attempts_left_is_told_with_its_last_run(watch: Watch) -> None:
     land_clicks(watch.catalog, [0], landing=0)
     plan = planned(watch)
-    opened = SessionRecord(replace(plan, code_version="before"), "planned", 0, 1, "run-0", at(1))
-    watch.engine.store.record(opened, after=None)
     job = watch.daemon.repository.get_job("__ASSET_JOB").get_subset(asset_selection={FACT})
     for code_version in ("before", plan.code_version):
         assert watch.alerts() == []  # with other code there are attempts left
@@ -239,7 +235,7 @@ def test_what_cannot_be_planned_is_told(watch: Watch) -> None:
     assert "raw.clicks is not in the catalog" in str(alert["what"])
 
 
-def test_a_target_that_others_change_or_drop_turns_red_while_nothing_runs(watch: Watch) -> None:
+def test_a_target_that_others_change_is_due_and_one_that_they_drop_turns_red_while_nothing_runs(watch: Watch) -> None:
     def verdicts() -> dict[str, bool]:
         events = watch.tick("targets_sensor").asset_events
         return {event.asset_key.path[-1]: event.passed for event in events}  # type: ignore[union-attr]
@@ -249,12 +245,9 @@ def test_a_target_that_others_change_or_drop_turns_red_while_nothing_runs(watch:
     watch.engine.run(PUNCTUAL)  # a session without rows: the target has a watermark
     assert verdicts() == {"click_fact": True, "click_state": True}
     assert verdicts() == {}
-    publish_clicks(watch.catalog, [3], complete_through=0)  # by hand
-    assert verdicts() == {"click_fact": False}
-    (alert,) = (alert for alert in watch.alerts() if alert["kind"] == "target_changed")
-    assert alert["target"] == "core.click_fact"
-    assert "2026-01-01-03:00" in str(alert["what"])
-    assert "lake repair core.click_fact" in str(alert["remedy"])
+    write_clicks(watch.catalog, [3])  # by hand
+    assert verdicts() == {}
+    assert planned(watch).hour_numbers == (START + 3,)
     watch.catalog.drop_table("core.click_fact")
     assert verdicts() == {"click_fact": False}
     key = dg.AssetCheckKey(FACT, "intact")
