@@ -202,7 +202,6 @@ def postgres(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PostgresServe
 @pytest.fixture
 def database(postgres: PostgresServer) -> str:
     """The address of an empty database of the test's own, on the shared PostgreSQL server."""
-    postgres.ensure_postgres_running()
     name = f"test_{uuid4().hex}"
     postgres.psql(f"CREATE DATABASE {name}")
     return postgres.get_uri(name).replace("postgresql://", "postgresql+psycopg2://")

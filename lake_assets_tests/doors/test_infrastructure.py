@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import sqlite3
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -292,6 +295,42 @@ def test_an_object_store_that_says_no(lake_without_spark: LakeDoor, s3: str) -> 
     problem, _ = said(lake.refused("inspect", "raw.visits", LAKE_CATALOG__S3__ENDPOINT=address, **store))
     assert problem == "The object store of LAKE_WAREHOUSE cannot be reached."
     lake("inspect", "raw.visits", LAKE_CATALOG__S3__ENDPOINT=s3, **store)
+
+
+ON_A_FULL_DISK = """
+set -e
+mount -t tmpfs -o size=3m tmpfs home
+lake() { "$PYTHON" -m lake_assets.cli.main "$@"; }
+lake init
+dd if=/dev/zero of=home/filling bs=1k 2>/dev/null || true
+if lake land raw.visits rows.csv 2>landed; then exit 1; fi
+if lake complete raw.visits 2026-01-01-00:00 2>completed; then exit 1; fi
+rm home/filling
+lake land raw.visits rows.csv > again
+"""
+
+
+@pytest.mark.journey
+@pytest.mark.timeout(600)
+def test_a_full_disk(lake_without_spark: LakeDoor) -> None:
+    """It is a small one of its own, which only the commands see: they run in their own name space of mounts."""
+    lake = lake_without_spark
+    lake.declare_in_python(VISITS_TABLE)
+    lake.write("rows.csv", "at\n2026-01-01T00:05:00Z\n")
+    lake.home.mkdir()
+    variables = {"LAKE_HOME": str(lake.home), "PYTHON": sys.executable}
+    path = os.pathsep.join(filter(None, (str(lake.folder), os.environ.get("PYTHONPATH"))))
+    subprocess.run(
+        ["unshare", "--map-root-user", "--mount", "sh", "-c", ON_A_FULL_DISK],
+        cwd=lake.folder,
+        env={**os.environ, **lake.environment, **variables, "PYTHONPATH": path},
+        check=True,
+    )
+    for printed in ("landed", "completed"):
+        problem, remedy = said((lake.folder / printed).read_text())
+        assert problem.endswith("The disk is full.")
+        assert remedy.startswith("Free some space on the disks of LAKE_HOME")
+    assert "Rows landed in raw.visits: 1." in (lake.folder / "again").read_text()
 
 
 def test_files_of_people_that_cannot_be_read_are_no_faults_of_ours(lake_without_spark: LakeDoor) -> None:
