@@ -29,7 +29,7 @@ SIGNUPS = Pipeline(raw=PIPELINE.raw[:1], targets=(PIPELINE.target("signup_fact")
 
 
 def diagnosed(settings: Settings) -> list[Finding]:
-    return diagnose_lake(settings, SIGNUPS, clock=lambda: datetime.now(UTC), is_busy=lambda: False)
+    return diagnose_lake(settings, SIGNUPS, clock=lambda: datetime.now(UTC))
 
 
 def test_a_lake_on_postgresql_and_s3(home: Settings, s3: str, database_by_port: str, postgres: PostgresServer) -> None:

@@ -573,7 +573,7 @@ def kafka_with_rights(home: Path) -> Iterator[tuple[str, AdminClient]]:
 def allow_alone(admin: AdminClient, topic: str, user: str, operation: AclOperation) -> None:
     """Let one user do one thing with a topic, and nobody anything else. A client without a login is ANONYMOUS."""
     named = (ResourceType.TOPIC, topic, ResourcePatternType.LITERAL)
-    every = AclBindingFilter(*named, None, None, AclOperation.ANY, AclPermissionType.ANY)
+    every = AclBindingFilter(*named, None, None, AclOperation.ANY, AclPermissionType.ANY)  # type: ignore[arg-type]
     one = AclBinding(*named, f"User:{user}", "*", operation, AclPermissionType.ALLOW)
     for answers in (admin.delete_acls([every]), admin.create_acls([one])):
         for answer in answers.values():

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+import pytest
+
 from lake_assets.base.hours import hour_start
 from lake_assets.demo.membership_simulator import EXAMPLE, worked_example
 from lake_assets.incremental.metadata import tables

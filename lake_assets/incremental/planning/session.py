@@ -284,8 +284,8 @@ class SessionReport:
 
     Attributes:
         plan: What was planned.
-        status: `committed`; `blocked` (a blocking audit failed and its hours could not be held back, so nothing was
-            published).
+        status: `committed`; `published` (the same, of rows that another program has written); `blocked` (a blocking
+            audit failed and its hours could not be held back, so nothing was published).
         hours_built: The event hours that the published snapshot wrote or emptied; ascending.
         hours_unchanged: Planned hours that came out as they were published and were not written; ascending.
         held: Planned hours that a blocking audit holds back while the others were published; ascending.
@@ -306,7 +306,7 @@ class SessionReport:
     """
 
     plan: SessionPlan
-    status: Literal["committed", "blocked"]
+    status: Literal["committed", "published", "blocked"]
     hours_built: tuple[int, ...] = ()
     hours_unchanged: tuple[int, ...] = ()
     held: tuple[HeldHour, ...] = ()

@@ -117,7 +117,7 @@ def test_a_backfill_of_more_hours_than_a_session_builds_marks_each_that_was_buil
         assert result.success
         assert sorted(daemon.hours_marked(result)) == [*hours]
     assert catalog.load_table(click_fact.table).scan().count() == len(hours)
-    assert not Engine(catalog, CLICKS, clock=utc_now).store.state(click_fact.table).committed.pending
+    assert not Engine(catalog, CLICKS, clock=utc_now).state(click_fact).committed.pending
 
 
 def test_a_run_without_partitions_fails_in_plain_words(daemon: InProcessDaemon) -> None:

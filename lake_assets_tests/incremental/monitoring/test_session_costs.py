@@ -4,19 +4,25 @@ from __future__ import annotations
 
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from typing import Literal
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lake_assets.base.grain import DAY
-from lake_assets.incremental.execution.log import SessionRecord, State
+from lake_assets.incremental.execution.log import SessionRecord
 from lake_assets.incremental.monitoring.session_costs import LookbackComparison, compare_with_lookback, costs, lookback
 from lake_assets.incremental.planning.session import AuditResult, PlannedHour, SessionPlan
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 
 
-def session(number: int, built: tuple[int, ...], through: int | None, state: State = "committed") -> SessionRecord:
+def session(
+    number: int,
+    built: tuple[int, ...],
+    through: int | None,
+    state: Literal["committed", "blocked", "published"] = "committed",
+) -> SessionRecord:
     planned = tuple(PlannedHour(hour, "append 1 of raw.some") for hour in built)
     plan = SessionPlan("core.some", f"some-{number}", "session", "append", (), planned, complete_through=through)
     ended = NOON + timedelta(seconds=number)
