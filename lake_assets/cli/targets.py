@@ -78,7 +78,7 @@ def catch_up(
     )
     if as_json:
         print_json(outcomes)
-    texts = [text for outcome in outcomes for text in (outcome.failure, outcome.problem) if text]
+    texts = [outcome.failure for outcome in outcomes if outcome.failure]
     if texts:
         failures.show_failures(texts)
         failures.show_log(log)

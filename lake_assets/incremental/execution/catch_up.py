@@ -39,7 +39,6 @@ class Outcome:
     A session that published some hours and holds others back has both a report and a failure.
 
     Attributes:
-        problem: In which way the target is not as its sessions left it, if others have changed it.
         overtaken: How another process has overtaken the session; the next outcome is that of the next attempt.
     """
 
@@ -47,7 +46,6 @@ class Outcome:
     report: SessionReport | None = None
     waiting: NoSession | None = None
     failure: str | None = None
-    problem: str | None = None
     overtaken: str | None = None
 
 
@@ -137,21 +135,19 @@ def _run_due_sessions(engine: Engine, target: Target, up_to: Heads, run: Run) ->
             continue
         overtaken = 0
         if isinstance(result, NoSession):
-            yield _waiting(engine, target, result)
+            yield _waiting(target, result)
             return
         yield _outcome_of(target, result)
 
 
-def _waiting(engine: Engine, target: Target, found: NoSession) -> Outcome:
+def _waiting(target: Target, found: NoSession) -> Outcome:
     failure = None
     if found.kind in REMEDIES:
         failure = str(ErrorText(f"{target.table}: {found.reason}.", REMEDIES[found.kind]))
-    problem = engine.problem(target)
     return Outcome(
         table=target.table,
         waiting=found,
         failure=failure,
-        problem=str(problem) if problem else None,
     )
 
 

@@ -281,7 +281,7 @@ class Engine:
             if state.table is None or not state.watermarks:
                 return state
             self.log.complete(state)
-            found = outside_changes(state, target).hours
+            found = outside_changes(state, target, self.pipeline.start_hour).hours
             committed = state.committed.with_changed(
                 {hour: reason for hour, reason in found.items() if hour >= self.pipeline.start_hour}
             )
@@ -468,10 +468,10 @@ class Engine:
             newest: How many sessions to return: the last ones. None for all.
         """
         found = self.log.history(target.table, newest=newest)
-        problem = self.problem(target)
-        if problem is not None:
+        try:
+            state = self.state(target)
+        except TargetError:  # what was logged is there all the same
             return found
-        state = self.state(target)
         if state.n and state.log and all(each.plan.session_id != state.session_id for each in found[-2:]):
             found.append(record_of(state))
         return found
@@ -499,22 +499,24 @@ class Engine:
         read: Callable[[], State] | None = None,
         guard: Callable[[Decision], bool] | None = None,
     ) -> SessionReport | NoSession:
-        """Run a session, after stray rows of others are deleted; before its first one, the tables are created."""
-        read = read or partial(self.state, target)
-        state = read()
-        if state.table is None and not state.highest:
-            self.create_tables()
-            state = read()
-        if state.watermarks and outside_changes(state, target).may_have_strays:
-            delete_stray_rows(self.catalog, target, *self._planner(target).buildable_range(state))
         return session.run(
             self._context(),
             target,
-            read,
+            read or partial(self.state, target),
             decide,
+            prepare=partial(self._prepare, target),
             guard=guard or self.erasure_guard.delete_erased_rows,
             run_id=run_id,
         )
+
+    def _prepare(self, target: Target, state: State) -> bool:
+        """Create the tables before the first session, and delete stray rows of others; return whether it did any."""
+        if state.table is None and not state.highest:
+            self.create_tables()
+            return True
+        if not state.watermarks or not outside_changes(state, target, self.pipeline.start_hour).may_have_strays:
+            return False
+        return delete_stray_rows(self.catalog, target, *self._planner(target).buildable_range(state)) > 0
 
     def _unbuilt(self, target: Target) -> State:
         """Return the state of a target as if no session had built it; numbers go on."""

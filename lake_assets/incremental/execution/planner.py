@@ -205,7 +205,9 @@ class Planner:
         found = [self._with_possible_hours(each, state) for each in found]
         committed = in_whole_partitions(state.committed, self.target.grain)
         if not reset:
-            committed = committed.with_changed(every | self._to_heal(state, outside_changes(state, self.target)))
+            committed = committed.with_changed(
+                every | self._to_heal(state, outside_changes(state, self.target, self.pipeline.start_hour))
+            )
         return PlanningInput(
             process=self.target.table,
             mode=self.target.mode,

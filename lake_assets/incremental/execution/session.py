@@ -209,6 +209,7 @@ def run(
     read: Callable[[], State],
     decide: Callable[[State], Decision],
     *,
+    prepare: Callable[[State], bool],
     guard: Callable[[Decision], bool],
     run_id: str,
 ) -> SessionReport | NoSession:
@@ -219,6 +220,7 @@ def run(
         target: The target.
         read: Returns its present state.
         decide: Plans the session.
+        prepare: Changes what has to be changed before a plan, and returns whether it did; then the state is read again.
         guard: Deletes rows that the plan must not read, and returns whether there were any; then it is planned anew.
         run_id: Recorded with the session.
 
@@ -230,6 +232,8 @@ def run(
     while True:
         began = time.perf_counter()
         state = read()
+        if prepare(state):
+            continue
         context.log.complete(state)
         decision = decide(state)
         if guard(decision):

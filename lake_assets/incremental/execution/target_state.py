@@ -15,15 +15,12 @@ from pyiceberg.table import Table
 from pyiceberg.table.snapshots import Snapshot
 
 from lake_assets.base.hours import hour_start
-from lake_assets.errors import HistoryCut, TargetDropped, TargetError, TargetReplaced, TargetRolledBack
+from lake_assets.errors import TargetDropped, TargetError, TargetReplaced, TargetRolledBack
 from lake_assets.incremental.declaration import Source, Target
 from lake_assets.incremental.execution.log import Before, SessionLog
 from lake_assets.incremental.execution.state import State, carried_by, has_state, is_planned_on_parent, number_of
 from lake_assets.incremental.metadata import publish, tables
 from lake_assets.incremental.planning.changes import Watermark, changes, hours_present
-
-FIRST_HOUR = 0
-"""Hours count from 1970 on: others may write rows from before the pipeline's start."""
 
 
 def read_state(catalog: Catalog, log: SessionLog, process: str, *, accept_rollback: bool = False) -> State:
@@ -124,10 +121,16 @@ class OutsideChanges:
     may_have_strays: bool = False
 
 
-def outside_changes(state: State, target: Target) -> OutsideChanges:
+def outside_changes(state: State, target: Target, start: int) -> OutsideChanges:
     """Return what others have done to a target: the target is a source of itself.
 
-    Of a table that no session has built, all hours are somebody else's: they are overwritten, never appended to.
+    Of a table that no session has built, all hours are somebody else's: they are overwritten, never appended to. So are
+    all hours if the snapshot of the last session is gone, and nothing says what has changed since.
+
+    Args:
+        state: The state of the target.
+        target: The target.
+        start: First hour of the pipeline.
     """
     table = state.table
     if table is None or publish.main_id(table) == state.snapshot_id:
@@ -141,11 +144,12 @@ def outside_changes(state: State, target: Target) -> OutsideChanges:
     own = Source(target.table, time_column=target.time_column)
     uuid = str(table.metadata.table_uuid)
     since = Watermark(target.table, uuid, state.snapshot_id, state.sequence_number)
-    try:
-        found = changes(table, own, since, start=FIRST_HOUR)
-    except HistoryCut:
+    if state.snapshot_id is not None and table.snapshot_by_id(state.snapshot_id) is None:
         every = f"{target.table} has no history back to snapshot {state.snapshot_id}, which its last session published"
-        return OutsideChanges(dict.fromkeys(_present(target, table), every), may_have_strays=True)
+        first, last = state.committed.span or (0, -1)
+        hours_known = target.grain.whole(range(max(first, start), last + 1)).union(_present(target, table))
+        return OutsideChanges(dict.fromkeys(sorted(hours_known), every), may_have_strays=True)
+    found = changes(table, own, since, start=start)
     hours: dict[int, str] = {}
     for snapshot in found.effective:
         why = f"{snapshot.operation} {snapshot.snapshot_id} of {target.table}, which no session made"

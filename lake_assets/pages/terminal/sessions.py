@@ -105,13 +105,11 @@ def opened(found: OpenedSession | NoSession) -> Iterator[Part]:
 
 
 def outcome(found: Outcome) -> Iterator[Part]:
-    """Show one step of a catch-up. The texts of failures and problems are listed at its end."""
+    """Show one step of a catch-up. The texts of failures are listed at its end."""
     if found.report:
         yield from report(found.report)
     elif found.failure:
         yield failed(f"{found.table} failed")
-    elif found.problem:
-        yield failed(f"{found.table} is not as its sessions left it")
     elif found.overtaken:
         yield faint(f"· {found.table}: {found.overtaken}")
     elif found.waiting:
