@@ -15,9 +15,14 @@ MORE = "trip_id,metres,at\nt3,300,2026-01-01T02:05:00Z\n"
 
 
 def _trip_fact(
-    sql: str, raw: dict[str, str] | None = None, *, former: dict[str, str] | None = None, **more: Any
+    sql: str,
+    raw: dict[str, str] | None = None,
+    *,
+    former: dict[str, str] | None = None,
+    source_key: str = "trip_id",
+    **more: Any,
 ) -> dict[str, Any]:
-    source = {"table": "raw.trips", "time_column": "at", "key": "trip_id", "columns": raw or TRIPS}
+    source = {"table": "raw.trips", "time_column": "at", "key": source_key, "columns": raw or TRIPS}
     source["renamed_from"] = former or {}
     return {
         "table": "core.trip_fact",
@@ -26,7 +31,7 @@ def _trip_fact(
         "key": "trip_id",
         "time_column": "at",
         "sql": sql,
-        "audits": ["source_target_counts", "unique_key", {"not_null": ["trip_id"]}],
+        "audits": ["source_target_counts", "no_missing_events", "unique_key", {"not_null": ["trip_id"]}],
         **more,
     }
 
@@ -174,10 +179,10 @@ def test_a_session_that_was_open_goes_on_after_its_columns_changed(lake: LakeDoo
     lake.land("raw.trips", "trip_id,metres,at\nt1,100,2026-01-01T00:05:00Z\nt2,abc,2026-01-01T01:05:00Z\n")
     lake("complete", "raw.trips", "2026-01-01-01:00")
     assert "abc" in lake.run("catch-up").text
-    raw = {"trip_id": "string", "distance": "string", "at": "timestamptz"}
-    former = {"distance": "metres"}
-    query = "SELECT trip_id, try_cast(distance AS int) AS metres, 1 AS n, at FROM trips"
-    lake.declare(_trip_fact(query, raw, former=former))
+    # The key, too: by it the audits tell which rows of the source are valid.
+    raw = {"id": "string", "distance": "string", "at": "timestamptz"}
+    query = "SELECT id AS trip_id, try_cast(distance AS int) AS metres, 1 AS n, at FROM trips"
+    lake.declare(_trip_fact(query, raw, former={"distance": "metres", "id": "trip_id"}, source_key="id"))
     lake("check")
     lake("migrate", "--apply")
     lake("catch-up")

@@ -93,6 +93,8 @@ def _values(then: tuple[NestedField, ...], now: tuple[NestedField, ...], prefix:
             found.append(f"CAST({default} AS {spark_type(each.field_type)})")
         else:
             value = prefix + quoted(former.name)
+            if former.name != each.name:
+                value = _unfiltered(value)
             found.append(_value(value, former.field_type, each.field_type, depth))
     return found
 
@@ -112,6 +114,15 @@ def _value(value: str, then: IcebergType, now: IcebergType, depth: int) -> str:
         of_value = _value(f"{element}.value", then.value_type, now.value_type, depth + 1)
         return f"map_from_entries(transform(map_entries({value}), {element} -> struct({key}, {of_value})))"
     return f"CAST({value} AS {spark_type(now)})"
+
+
+def _unfiltered(value: str) -> str:
+    """Return a column so that Spark leaves no filter on it to Iceberg.
+
+    Iceberg 1.12 plans the scan of a snapshot with that time's name of a column among the columns of now: it does not
+    find it ("Cannot find field 'metres' in struct"), or it takes another column that has the name now.
+    """
+    return f"element_at(array({value}), 1)"
 
 
 def _is_same(then: IcebergType, now: IcebergType) -> bool:
