@@ -138,9 +138,16 @@ class Engine:
         committed = state.committed
         known = [hour for hour in (committed.last_built, committed.complete_through) if hour is not None]
         span = (self.pipeline.start_hour, max(known)) if known else None
-        is_same = committed.code_version == target.code_version_before
-        version = target.code_version if is_same else committed.code_version
-        return replace(state, committed=replace(committed, span=span, code_version=version))
+
+        def version_now(version: str) -> str:
+            return target.code_version if version == target.code_version_before else version
+
+        waiting = {
+            hour: replace(waits, code_version=version_now(waits.code_version))
+            for hour, waits in committed.waiting.items()
+        }
+        version = version_now(committed.code_version)
+        return replace(state, committed=replace(committed, waiting=waiting, span=span, code_version=version))
 
     def decide(self, target: Target) -> Decision:
         """Return the plan of the next session, or why there is none. Reads metadata only."""
@@ -422,6 +429,11 @@ class Engine:
                 f"{plan.session_id} is not published.",
                 remedy=f"Run `lake session publish {target.name}` first.",
             )
+        before = self.log.before(target.table) if state.n == 0 else None
+        if before is not None and before.is_published:  # its rows are those of a stranger, who is checked by a rebuild
+            found = self.run(target, run_id=EXTERNAL_RUN)
+            if isinstance(found, SessionReport):
+                return found
         if state.n == 0 or state.log.get("run") != EXTERNAL_RUN:
             raise UsageError(
                 f"{target.table} has no open session.",

@@ -220,6 +220,7 @@ class Before:
         snapshot_id: The snapshot of the target up to which every row is the sessions'; None for an empty target.
         sequence_number: Of that snapshot.
         opened: The session that another program writes; None if there is none.
+        is_published: Whether another program has published one, and its watermarks were not moved yet.
     """
 
     committed: Committed
@@ -228,6 +229,7 @@ class Before:
     snapshot_id: int | None
     sequence_number: int
     opened: SessionRecord | None = None
+    is_published: bool = False
 
 
 class SessionLog:
@@ -300,7 +302,8 @@ class SessionLog:
             return None
         sessions = self._newest_rows(SESSION, process)
         newest = _session_record(sessions[0]) if sessions else None
-        is_opened = newest is not None and newest.state == "planned" and newest.run_id == EXTERNAL_RUN
+        is_external = newest is not None and newest.run_id == EXTERNAL_RUN
+        is_opened = is_external and newest is not None and newest.state == "planned"
         return Before(
             committed=_committed_before(metadata),
             watermarks={row["source"]: _watermark(row) for row in marks},
@@ -308,6 +311,7 @@ class SessionLog:
             snapshot_id=marks[0].get("target_snapshot_id") or metadata.get("published_snapshot_id"),
             sequence_number=marks[0].get("target_sequence_number") or 0,
             opened=newest if is_opened else None,
+            is_published=is_external and newest is not None and newest.state == "published",
         )
 
     def history(self, process: str, *, newest: int | None = None) -> list[SessionRecord]:
