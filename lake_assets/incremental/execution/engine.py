@@ -430,8 +430,10 @@ class Engine:
                 remedy=f"Run `lake session publish {target.name}` first.",
             )
         before = self.log.before(target.table) if state.n == 0 else None
-        if before is not None and before.is_published:  # its rows are those of a stranger, who is checked by a rebuild
-            found = self.run(target, run_id=EXTERNAL_RUN)
+        if before is not None and before.opened is not None and before.is_published:
+            # Its rows count as a stranger's: a session over the same snapshots builds the hours again.
+            read = {each.source: (each.to_snapshot_id, each.complete_through) for each in before.opened.plan.sources}
+            found = self.run(target, up_to=read, run_id=EXTERNAL_RUN)
             if isinstance(found, SessionReport):
                 return found
         if state.n == 0 or state.log.get("run") != EXTERNAL_RUN:
@@ -547,7 +549,7 @@ class Engine:
         before = self.log.before(state.process) if not state.n and opened is None else None
         if opened is not None:
             plan, pattern = _PLAN.validate_python(opened["plan"]), opened["pattern"]
-        elif before is not None and before.opened is not None:
+        elif before is not None and before.opened is not None and not before.is_published:
             plan, pattern = before.opened.plan, before.opened.pattern_id
         else:
             return None

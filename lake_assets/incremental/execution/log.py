@@ -219,8 +219,8 @@ class Before:
         uuid: The UUID of the target; None in a log of a still older version.
         snapshot_id: The snapshot of the target up to which every row is the sessions'; None for an empty target.
         sequence_number: Of that snapshot.
-        opened: The session that another program writes; None if there is none.
-        is_published: Whether another program has published one, and its watermarks were not moved yet.
+        opened: The session that another program writes, or has published; None if there is none.
+        is_published: Whether it is published. Then its watermarks are not moved yet.
     """
 
     committed: Committed
@@ -302,16 +302,16 @@ class SessionLog:
             return None
         sessions = self._newest_rows(SESSION, process)
         newest = _session_record(sessions[0]) if sessions else None
-        is_external = newest is not None and newest.run_id == EXTERNAL_RUN
-        is_opened = is_external and newest is not None and newest.state == "planned"
+        if newest is not None and (newest.run_id != EXTERNAL_RUN or newest.state not in ("planned", "published")):
+            newest = None
         return Before(
             committed=_committed_before(metadata),
             watermarks={row["source"]: _watermark(row) for row in marks},
             uuid=marks[0].get("target_uuid"),
             snapshot_id=marks[0].get("target_snapshot_id") or metadata.get("published_snapshot_id"),
             sequence_number=marks[0].get("target_sequence_number") or 0,
-            opened=newest if is_opened else None,
-            is_published=is_external and newest is not None and newest.state == "published",
+            opened=newest,
+            is_published=newest is not None and newest.state == "published",
         )
 
     def history(self, process: str, *, newest: int | None = None) -> list[SessionRecord]:
