@@ -1,8 +1,9 @@
-"""`lake plan`, `catch-up`, `rebuild`, `repair`, `verify`, `audit`, `sessions` and `why`: the sessions of targets."""
+"""`lake plan`, `catch-up`, `rebuild`, `repair`, `verify`, `audit`, `signal`, `sessions`, `why`: sessions of targets."""
 
 from __future__ import annotations
 
 import sys
+import time
 from collections.abc import Callable
 from datetime import UTC, datetime
 from functools import partial
@@ -21,6 +22,9 @@ from lake_assets.settings import settings
 if TYPE_CHECKING:
     from lake_assets.incremental.planning.session import NoSession, SessionReport
 
+
+SIGNAL_SECONDS = 5
+"""Time between two looks at a target that is waited for."""
 
 Force = Annotated[bool, typer.Option("--force", help="Also build more than a day of hours beyond the newest rows.")]
 
@@ -220,6 +224,40 @@ def audit(
     found = engine.audit(engine.pipeline.target(target), parse_hours(hours or (), where="HOURS"))
     render(found, views.published, as_json=as_json)
     if not found.passed:
+        sys.exit(1)
+
+
+def signal(
+    target: TargetName,
+    wait_for: Annotated[
+        str | None, typer.Option("--wait-for", metavar="HOUR", help="Wait until this hour is complete.")
+    ] = None,
+    timeout: Annotated[float, typer.Option(help="Minutes to wait at most.", min=0)] = 60,
+    as_json: AsJson = False,
+) -> None:
+    """Show through which hour TARGET is complete; with --wait-for, wait for an hour. For schedulers of others.
+
+    The exit code is 1 if the hour is not complete in time.
+    """
+    from lake_assets.base.hours import hour_key, parse_hour
+
+    engine = open_engine()
+    wanted = engine.pipeline.target(target)
+    hour = None if wait_for is None else parse_hour(wait_for, where="--wait-for")
+    deadline = time.monotonic() + 60 * timeout
+    while True:
+        through = engine.state(wanted).committed.complete_through
+        is_complete = hour is None or (through is not None and through >= hour)
+        left = deadline - time.monotonic()
+        if is_complete or left <= 0:
+            break
+        time.sleep(min(SIGNAL_SECONDS, left))
+    key = None if through is None else hour_key(through)
+    if as_json:
+        print_json({"table": wanted.table, "complete_through": key, "is_complete": is_complete})
+    else:
+        print(f"{wanted.table} is complete through {key or 'no hour yet'}.")
+    if not is_complete:
         sys.exit(1)
 
 

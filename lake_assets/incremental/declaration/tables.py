@@ -183,6 +183,10 @@ class Topic:
             require_topic(self.name)
 
 
+VALID_THROUGH = "valid-through"
+"""`complete_after` of a table that the Kafka Connect sink of Iceberg writes."""
+
+
 @dataclass(frozen=True)
 class RawTable:
     """A table that another program writes, or that is landed from Kafka.
@@ -194,7 +198,8 @@ class RawTable:
         time_column: The column of the row's own time: a timestamptz, or a timestamp, which is taken as UTC, in a table
             that exists.
         complete_after: An hour is complete once the table has an event that is at least this much later than the end of
-            the hour, such as `30 minutes`. None: only the table's property `lake.complete-through` counts.
+            the hour, such as `30 minutes`; or `valid-through`: as the Kafka Connect sink of Iceberg says in its
+            snapshots. None: only the table's property `lake.complete-through` counts.
         description: Shown in Dagster.
         descriptions: Column → what is in it, for people; without `LANDING_COLUMNS`. Columns may be left out.
         landed_column: The column of the time when a row landed, of a table that exists. None: it has none. Of other
@@ -225,8 +230,8 @@ class RawTable:
             require_described(self.table, self.columns, self.descriptions)
             self._check_time()
         self._check_feed()
-        if self.complete_after is not None:
-            parse_duration(self.complete_after, where=f"complete_after= of {self.table}")
+        if self.complete_after not in (None, VALID_THROUGH):
+            parse_duration(str(self.complete_after), where=f"complete_after= of {self.table}")
 
     @property
     def exists_already(self) -> bool:
@@ -236,9 +241,9 @@ class RawTable:
     @property
     def lag(self) -> timedelta | None:
         """How much later than the end of a complete hour an event must be, as declared by `complete_after`."""
-        if self.complete_after is None:
+        if self.complete_after in (None, VALID_THROUGH):
             return None
-        return parse_duration(self.complete_after, where=f"complete_after= of {self.table}")
+        return parse_duration(str(self.complete_after), where=f"complete_after= of {self.table}")
 
     @property
     def all_columns(self) -> dict[str, str]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -18,8 +18,9 @@ from pyiceberg.manifest import DataFile, ManifestContent, ManifestFile
 from pyiceberg.table import ALWAYS_TRUE, FileScanTask, Table
 from pyiceberg.types import PrimitiveType
 
-from lake_assets.base.hours import HOUR_MICROSECONDS, is_hour
+from lake_assets.base.hours import HOUR_MICROSECONDS, hour_of, is_hour
 from lake_assets.base.recent import Recent
+from lake_assets.incremental.declaration.tables import VALID_THROUGH
 from lake_assets.incremental.metadata import publish, tables
 from lake_assets.incremental.metadata.arrow_scan import ArrowScan
 from lake_assets.incremental.metadata.manifests import entries
@@ -28,6 +29,7 @@ from lake_assets.incremental.metadata.source_tables import check_time_columns
 if TYPE_CHECKING:
     from lake_assets.incremental.declaration import Pipeline
 
+SINK_VALID_THROUGH = "kafka.connect.valid-through-ts"
 MILLISECOND_MICROSECONDS = 1000
 CACHED_FILES = 1024
 """Number of files whose newest event is remembered: a sensor asks for the same files again and again."""
@@ -52,12 +54,34 @@ def source_complete_through(table: Table, name: str, pipeline: Pipeline) -> int 
     """
     declared = tables.complete_through(table, name)
     raw = pipeline.raw_table(name)
-    if raw is None or raw.lag is None:
-        return declared
-    check_time_columns(table, raw)
-    by_rule = complete_by_rule(newest_event(table, raw.time_column), raw.lag)
+    by_rule = None
+    if raw is not None and raw.complete_after == VALID_THROUGH:
+        by_rule = complete_by_sink(table)
+    elif raw is not None and raw.lag is not None:
+        check_time_columns(table, raw)
+        by_rule = complete_by_rule(newest_event(table, raw.time_column), raw.lag)
     known = [hour for hour in (declared, by_rule) if hour is not None]
     return max(known, default=None)
+
+
+def complete_by_sink(table: Table) -> int | None:
+    """Return the last hour that has ended by the time through which the Kafka Connect sink says that all is committed.
+
+    The sink writes the time into the summary of a snapshot, as Java's OffsetDateTime prints it, if all partitions of
+    its topics have answered (`org.apache.iceberg.connect.channel.Coordinator`); other snapshots have none.
+
+    Returns:
+        None if no retained snapshot of main has a time that can be read.
+    """
+    for snapshot in publish.ancestors(table):
+        text = publish.summary_of(snapshot).get(SINK_VALID_THROUGH)
+        try:
+            moment = datetime.fromisoformat(text) if text else None
+        except ValueError:
+            moment = None
+        if moment is not None and moment.tzinfo is not None:
+            return hour_of(moment) - 1
+    return None
 
 
 def complete_by_rule(newest: int | None, lag: timedelta) -> int | None:
