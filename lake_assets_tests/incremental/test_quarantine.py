@@ -70,7 +70,7 @@ def test_too_many_bad_rows_stop_a_session(catalog: Catalog, spark: SparkSession)
     lake.land(dirty_batch(FEW, hour=8), ["raw.signups"])
     with pytest.raises(AuditFailed, match="quarantine_limit: 6 quarantined, 2 limit") as stopped:
         lake.run("signup_fact")
-    assert lake.main("core.signup_fact") is None
+    assert lake.rows("core.signup_fact") == {"core.signup_fact": []}
     assert lake.quarantined("core.signup_fact") == []
     fact = lake.target("signup_fact")
     outcomes = [*catch_up(lake.engine, [fact]), *catch_up(lake.engine, [fact], again=True)]
@@ -98,7 +98,7 @@ def test_bad_rows_are_set_aside_when_no_hour_is_due_and_when_there_is_no_good_ro
     lake.land(replace(dirty, rows=bad), list(bad))
     lake.complete("raw.cancel_requests", START + 3)
     lake.catch_up("signup_fact", "cancel_request_fact", "cancel_fact")
-    assert lake.main("core.signup_fact") is None
+    assert lake.rows("core.signup_fact") == {"core.signup_fact": []}
     assert sum(reasons(lake, "signup_fact").values()) == counts["raw.signups"]
     assert lake.complete_through("core.cancel_fact") == 3
     assert reasons(lake, "cancel_fact") == {reason.format("processing_ts"): 1 for reason in TIMES}
