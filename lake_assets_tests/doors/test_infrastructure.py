@@ -203,9 +203,11 @@ def test_postgresql_that_says_no(lake_without_spark: LakeDoor, postgres: Postgre
 def _asks_for_a_password(postgres: PostgresServer, role: str) -> Iterator[None]:
     """The server, which believes everybody, asks one role."""
     (file,) = Path(postgres.psql("SHOW hba_file").splitlines()[2].strip()).parent.glob("pg_hba.conf")
-    before = file.read_text()
+    before, loaded = file.read_text(), postgres.psql("SELECT pg_conf_load_time()")
     file.write_text(f"host all {role} 127.0.0.1/32 scram-sha-256\n{before}")
     postgres.psql("SELECT pg_reload_conf()")
+    while postgres.psql("SELECT pg_conf_load_time()") == loaded:
+        time.sleep(0.1)
     yield
     file.write_text(before)
     postgres.psql("SELECT pg_reload_conf()")

@@ -56,12 +56,15 @@ def test_one_commit_ends_a_session_wherever_its_process_dies(lake: LakeDoor) -> 
     assert payments(lake) == {"p1": Decimal(1), "p2": Decimal(1)}, "it has happened"
     assert (state(lake)["n"], logged(lake)) == (1, []), "only the log lacks it"
 
+    waits = lake.run("signal", "payment_fact", "--wait-for", "2026-01-01-02:00", "--timeout", "0")
+    assert (waits.code, waits.out) == (1, f"{FACT} is complete through 2026-01-01-01:00.\n")
     lake.land("raw.payments", csv(row(3, "01:30"), row(4, "02:05")), through="2026-01-01-02:00")
     before = len(list(lake.table(FACT).metadata.snapshots))
     lake("catch-up")
     assert sorted(payments(lake)) == ["p1", "p2", "p3", "p4"]
     assert (state(lake)["n"], logged(lake)) == (2, [("committed", 1), ("committed", 2)])
     assert len(list(lake.table(FACT).metadata.snapshots)) == before + 1, "a session is one snapshot of its target"
+    assert lake.json("signal", "payment_fact", "--wait-for", "2026-01-01-02:00")["is_complete"]
     sessions = lake.json("sessions", "payment_fact")
     assert [len(each["built"]) for each in sessions] == [2, 2]
 

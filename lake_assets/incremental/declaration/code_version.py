@@ -20,7 +20,7 @@ from typing import Any
 
 from lake_assets.base.sql_text import kind_of, tokens
 
-DIGITS = 16
+DIGITS = 12
 """Hexadecimal digits of a code version."""
 
 OWN = "lake_assets"
@@ -112,13 +112,17 @@ def _loaded(name: str) -> ModuleType | None:
         return None
 
 
-@lru_cache(1024)
 def _definitions(module: ModuleType) -> dict[str, ast.stmt]:
     """Return name → the statement that defines it at the top of a module; the last one if there are several."""
     try:
-        tree = ast.parse(inspect.getsource(module))
+        return _definitions_in(inspect.getsource(module))
     except (OSError, TypeError, SyntaxError):
         return {}
+
+
+@lru_cache(256)
+def _definitions_in(source: str) -> dict[str, ast.stmt]:
+    tree = ast.parse(source)
     found: dict[str, ast.stmt] = {}
     for statement in _top(tree.body):
         for name in _defined(statement):

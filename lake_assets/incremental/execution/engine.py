@@ -330,7 +330,8 @@ class Engine:
 
         def next_rebuild(state: State) -> Decision:
             nonlocal pending
-            pending = state.committed.pending
+            healed = outside_changes(state, target, self.pipeline.start_hour).hours
+            pending = state.committed.pending.union(healed)
             if not reports:
                 return decide(state)
             return self._planner(target).rebuild(state, left & pending, run_id=run_id, reset=False)

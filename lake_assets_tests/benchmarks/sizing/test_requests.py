@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     from lake_assets.settings import Settings
 
 FEW = replace(SMALL, rows=1_000)
-WRITES = 24
-"""Of a session beside its data files: its records, the snapshot of the target, and the watermarks."""
+WRITES = 20
+"""Of a session beside its data files: the snapshot of the target, its publish, and the log."""
 
 READS = 150
 

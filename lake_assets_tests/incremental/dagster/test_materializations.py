@@ -77,7 +77,9 @@ def test_a_partition_stays_fresh_whatever_is_built_upstream(without: tuple[str, 
     )
     with dg.DagsterInstance.ephemeral() as instance:
         for version, target in enumerate([click_fact, click_state, click_fact]):
-            plan = SessionPlan(target.table, f"s-{version}", "session", "overwrite", (), (PlannedHour(START + 2, "x"),))
+            hours = (PlannedHour(START + 2, "x"),)
+            code = target.code_version
+            plan = SessionPlan(target.table, f"s-{version}", "session", "overwrite", (), hours, code_version=code)
             report = SessionReport(plan, "committed", (START + 2,), data_version=str(version))
             for event in materializations(target, report, [START + 2]):
                 kept = {tag: value for tag, value in (event.tags or {}).items() if not tag.startswith(without or "-")}

@@ -104,7 +104,7 @@ def test_a_change_of_what_a_transform_calls_in_its_module_is_one_too_and_in_ever
 ) -> None:
     module = Path(inspect.getfile(clicks)).read_text()
     (tmp_path / "same.py").write_text(module)
-    (tmp_path / "other.py").write_text(module.replace("b{landing}", "batch {landing}"))
+    (tmp_path / "other.py").write_text(module.replace("event_ts AS clicked_at", "event_ts as clicked_at"))
     prints = "import same, other; print(same.click_fact.code_version, other.click_fact.code_version)"
     command = [sys.executable, "-c", f"import sys; sys.path.insert(0, sys.argv[1]); {prints}", str(tmp_path)]
     same, other = subprocess.run(command, capture_output=True, text=True, check=True).stdout.split()

@@ -171,7 +171,7 @@ def test_without_the_list_of_waiting_hours_all_is_built_again(catalog: Catalog, 
     assert isinstance(again, SessionPlan)
     assert (again.load, again.hour_numbers) == ("overwrite", (START + 1, START + 2))
     assert again.sources[0].from_snapshot_id is None
-    assert engine.state(click_fact).highest == 1
+    assert engine.state(click_fact).highest == 2
 
 
 def test_the_state_of_a_later_version_is_refused(lake: Catalog) -> None:

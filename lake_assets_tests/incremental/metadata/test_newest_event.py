@@ -130,3 +130,23 @@ def test_the_later_of_the_rule_and_the_property_counts(catalog: Catalog) -> None
     assert through() == 4
     append(tables.load(catalog, "prod.events"), [390])
     assert through() == 5
+
+
+def test_a_table_of_the_kafka_connect_sink_is_complete_through_what_its_snapshots_say(catalog: Catalog) -> None:
+    table = create(catalog, "prod.events", has_zone=True, metrics="full")
+    raw = RawTable("prod.events", time_column="at", complete_after="valid-through")
+    pipeline = Pipeline(raw=(raw,), targets=(), start=hour_key(START))
+    rows = pa.table({"at": [FIRST]}, schema=table.schema().as_arrow())
+    said = {
+        "2026-01-01T02:59:59.999Z": 1,
+        None: 1,  # some partitions had not answered
+        "2026-01-01T05:00Z": 4,  # Java leaves out seconds that are zero
+        "2026-01-01T05:00:00.123456789+01:00": 3,
+        "no time": 3,
+    }
+    for text, through in said.items():
+        properties = {} if text is None else {"kafka.connect.valid-through-ts": text}
+        table.append(rows, snapshot_properties=properties)
+        found = source_complete_through(tables.load(catalog, "prod.events"), "prod.events", pipeline)
+        assert found == START + through, text
+    assert raw.lag is None

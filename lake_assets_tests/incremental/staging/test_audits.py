@@ -140,7 +140,7 @@ def test_a_failed_audit_publishes_nothing_until_its_source_is_repaired(catalog: 
     waiting = lake.run("signup_fact")
     assert isinstance(waiting, NoSession)
     assert waiting.kind == "blocked"
-    assert "3 nulls (such as signup-" in waiting.reason
+    assert "not_null_account_id: 3 nulls" in waiting.reason
 
     other_code = lake.engine_of(with_target(PIPELINE, replace(lake.target("signup_fact"), code_version="2")))
     assert isinstance(other_code.decide(other_code.pipeline.target("signup_fact")), SessionPlan)
