@@ -275,10 +275,10 @@ WAITED = {
 
 WAITED_LATER = {
     "blocked_fact": "00 03 06 08 09",
-    "published_fact": "00 03 06 08 09",
+    "published_fact": "03 09",
     "opened_fact": "00 03 06 08 09",
     "repaired_fact": "00 02 03 06 08 09",
-    "reset_fact": "00 03 06 08 09",
+    "reset_fact": "03 06 08 09",
     "skipped_fact": "00 09",
     "balance_dim": "01 02 03 04 05 06 07 08 09",
 }
