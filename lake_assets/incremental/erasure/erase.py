@@ -33,7 +33,7 @@ from lake_assets.incremental.erasure.redaction import delete_quarantined_rows, r
 from lake_assets.incremental.execution.catch_up import catch_up
 from lake_assets.incremental.execution.erasure_guard import DROPPED, delete_rows, holders, holds
 from lake_assets.incremental.maintenance.cleaning import drop_deleted_entries, head_has_delete_files
-from lake_assets.incremental.metadata import tables
+from lake_assets.incremental.metadata import publish, tables
 from lake_assets.incremental.metadata.erasure_registry import Erasure
 from lake_assets.incremental.metadata.present_columns import at_present
 from lake_assets.incremental.metadata.source_tables import subject_columns
@@ -225,7 +225,9 @@ def _bring_up_to_date(engine: Engine, target: Target) -> bool:
         )
     acknowledged = not isinstance(engine.acknowledge(target, run_id=RUN_ID), NoSession)
     rewritten = drop_deleted_entries(engine.catalog, target.table)
-    if rewritten:  # the tag of the last session would keep the former manifests
+    if rewritten or publish.lags_behind(
+        tables.load(engine.catalog, target.table)
+    ):  # the tag of the last session would keep the former manifests
         engine.carry(target, why="erasure", run_id=RUN_ID)
     return len(outcomes) > 1 or acknowledged or rewritten
 

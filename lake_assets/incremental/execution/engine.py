@@ -130,7 +130,10 @@ class Engine:
         Raises:
             TargetError: The target is not the table that its sessions have built.
         """
-        state = read_state(self.catalog, self.log, target.table)
+        return self._read(target)
+
+    def _read(self, target: Target, *, accept_rollback: bool = False) -> State:
+        state = read_state(self.catalog, self.log, target.table, accept_rollback=accept_rollback)
         return state if state.n or not state.watermarks else self._of_version_before(state, target)
 
     def _of_version_before(self, state: State, target: Target) -> State:
@@ -239,7 +242,7 @@ class Engine:
         if isinstance(problem, (TargetDropped, TargetReplaced)):
             return self.rebuild_all(target, run_id=run_id, on_session=on_session)
         decide = partial(planner.rebuild, hours=hours, run_id=run_id, reset=True)
-        read = partial(read_state, self.catalog, self.log, target.table, accept_rollback=True)
+        read = partial(self._read, target, accept_rollback=True)
         return self._rebuild(target, decide, wanted, run_id=run_id, on_session=on_session, read=read, only_wanted=True)
 
     def rebuild_all(
@@ -267,8 +270,8 @@ class Engine:
         problem = self.problem(target)
         if isinstance(problem, (TargetDropped, TargetReplaced)):
             raise problem
-        if problem is not None:
-            self.carry(target, why="repair", run_id=run_id)
+        if problem is not None and not self.carry(target, why="repair", run_id=run_id).watermarks:
+            return self.rebuild_all(target, run_id=run_id, on_session=on_session)
         found = self.run(target, run_id=run_id)
         if isinstance(found, SessionReport):
             on_session(found)
@@ -284,9 +287,12 @@ class Engine:
             why: The beginning of the session's id.
         """
         for _ in range(session.MAX_ATTEMPTS):
-            state = read_state(self.catalog, self.log, target.table, accept_rollback=True)
+            state = self._read(target, accept_rollback=True)
             if state.table is None or not state.watermarks:
                 return state
+            if self._prepare(target, state):
+                state = self._read(target, accept_rollback=True)
+            assert state.table is not None
             self.log.complete(state)
             found = outside_changes(state, target, self.pipeline.start_hour).hours
             committed = state.committed.with_changed(

@@ -488,7 +488,7 @@ def record_of(state: State) -> SessionRecord:
         run_id=log["run"],
         started_at=datetime.fromisoformat(log["at"]),
         staged_snapshot_id=state.snapshot_id,
-        published_snapshot_id=state.snapshot_id if hours else None,
+        published_snapshot_id=state.snapshot_id if built else None,
         built=built,
         unchanged=unchanged,
         rows_read=log["read"],
@@ -803,7 +803,10 @@ class _ProcessRows:
         if not self._has_bounds:
             found = _scan(self.table, self.process, EqualTo("revision", revision))  # type: ignore[call-arg, arg-type]
             return cast("list[dict[str, Any]]", found.to_pylist())
-        path = next(file.path for file in self._files if file.last == revision)
+        paths = [file.path for file in self._files if (file.first or 0) <= revision <= (file.last or 0)]
+        return [dict(row) for path in paths for row in self._rows_in(path, revision)]
+
+    def _rows_in(self, path: str, revision: int) -> tuple[dict[str, Any], ...]:
         stored = self.table.io.new_input(path)
         # Its size shows whether a file that was read before is gone, or damaged since.
         key = (path, len(stored), self.process, revision)
@@ -813,7 +816,7 @@ class _ProcessRows:
             with stored.open() as opened:
                 rows = tuple(pq.read_table(opened, filters=of_process).to_pylist())
             _known_rows.keep(key, rows, weight=1 + len(rows))
-        return [dict(row) for row in rows]
+        return rows
 
     def lacks(self, row: Row) -> bool:
         """Return whether the log has not got a row of a session yet. Earlier sessions were written before it."""

@@ -163,7 +163,7 @@ class Planner:
         if isinstance(self.target.mode, Stateless):
             return start, None
         last = last_buildable_hour(self._planning_input(state))
-        return start, start - 1 if last is None else last
+        return start, state.committed.last_built if last is None else last
 
     def source_table(self, source: Source) -> Table:
         """Load a source.
@@ -206,7 +206,7 @@ class Planner:
         committed = in_whole_partitions(state.committed, self.target.grain)
         if not reset:
             committed = committed.with_changed(
-                every | self._to_heal(state, outside_changes(state, self.target, self.pipeline.start_hour))
+                every | self._to_heal(outside_changes(state, self.target, self.pipeline.start_hour))
             )
         return PlanningInput(
             process=self.target.table,
@@ -222,12 +222,9 @@ class Planner:
             history=self._history(found[0].since) if committed.deferred else (),
         )
 
-    def _to_heal(self, state: State, found: OutsideChanges) -> dict[int, str]:
-        """Return the hours that others have changed and a session may build; stray rows in others are deleted."""
-        last = state.committed.last_built
-        limit = None if isinstance(self.target.mode, Stateless) or last is None else last
-        start = self.pipeline.start_hour
-        return {hour: why for hour, why in found.hours.items() if hour >= start and (limit is None or hour <= limit)}
+    def _to_heal(self, found: OutsideChanges) -> dict[int, str]:
+        """Return the hours that others have changed and sessions build, now or later."""
+        return {hour: why for hour, why in found.hours.items() if hour >= self.pipeline.start_hour}
 
     def _present(self, state: State) -> frozenset[int]:
         """Return the hours for which the target has data files."""

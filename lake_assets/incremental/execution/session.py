@@ -43,6 +43,7 @@ from lake_assets.incremental.execution.log import SessionLog, SessionRecord
 from lake_assets.incremental.execution.state import (
     BLOCKED,
     OPENED,
+    STATE,
     State,
     after_session,
     logged,
@@ -266,7 +267,9 @@ def finish(context: Context, session: Session) -> SessionReport:
         _stop_if_audits_failed(context, session, staged, started_at)
         with session.timed("publish"):
             rows = [{**row, "session_id": session.plan.session_id} for row in staged.quarantined]
-            context.log.quarantine(session.target.table, rows)
+            if rows:
+                _check_not_overtaken(context, session)
+                context.log.quarantine(session.target.table, rows)
             reach("before-committed")
             after = _commit(context, session, staged)
         reach("after-committed")
@@ -332,7 +335,11 @@ def _write(context: Context, session: Session, prepared: PreparedRows, summary: 
     before = tables.load(context.catalog, name)
     wap_id = publish.wap_id(session.plan.session_id, publish.next_staging_number(before, session.plan.session_id))
     write(context.spark(), session.target, prepared, wap_id, summary)
-    return publish.staged_snapshot(tables.load(context.catalog, name), wap_id)
+    table = tables.load(context.catalog, name)
+    found = [publish.staged_snapshot(table, wap_id), *publish.staged_snapshots(table, wap_id)]
+    # Two attempts at once may have taken the same id. The state has the run, and when it began.
+    own = [each for each in found if publish.summary_of(each).get(STATE) == summary[STATE]]
+    return own[-1] if own else found[0]
 
 
 def _prepare(context: Context, session: Session, held: Collection[int]) -> PreparedRows:
@@ -492,6 +499,7 @@ def _stop_if_audits_failed(context: Context, session: Session, staged: Staged, s
     if staged.held or not failed:
         return
     plan, name = session.plan, session.target.table
+    _check_not_overtaken(context, session)
     blocked = {
         "session_id": plan.session_id,
         "code_version": plan.code_version,
@@ -505,6 +513,18 @@ def _stop_if_audits_failed(context: Context, session: Session, staged: Staged, s
     error = AuditFailed(name, failed)
     error.report = _report(session, staged, "blocked", staged.after)
     raise error
+
+
+def _check_not_overtaken(context: Context, session: Session) -> None:
+    """Check that nobody has moved the target meanwhile, before rows or keys of them are written elsewhere.
+
+    A process that was paused may know rows that an erasure has removed since.
+
+    Raises:
+        PublishConflict: Somebody has.
+    """
+    name = session.target.table
+    publish.check_base(tables.load(context.catalog, name), name, publish.base_of(session.table))
 
 
 def failures(audits: Iterable[AuditResult]) -> dict[str, str]:

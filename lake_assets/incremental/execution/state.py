@@ -2,8 +2,8 @@
 
 It stands in the summary of the snapshot that the last session published, as JSON: so one commit publishes rows and
 moves the state, and an attempt that dies before it has left nothing that counts. `metadata.publish` makes that commit.
-Hours that wait are many only after an outage; a list longer than `LONGEST` is a table property,
-named by its hash, which the same commit sets.
+Lists of hours are long only after an outage or a change of code; if they are longer than `LONGEST`, they are a table
+property, named by its hash, which the same commit sets.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ from lake_assets.incremental.planning.session import SessionPlan
 SESSION, NUMBER, BASE, STATE = "lake.session", "lake.n", "lake.base", "lake.state"
 """Keys of a snapshot's summary: the session, its number, main as it was when the session was planned, the state."""
 
-WAITING = "lake.waiting."
-"""Beginning of the names of table properties with long lists of waiting hours."""
+HOURS = "lake.hours."
+"""Beginning of the names of table properties with long lists of hours."""
 
 OPENED = "lake.opened"
 """Table property: the session that another program writes, as JSON. It blocks nobody; any session's commit ends it."""
@@ -41,7 +41,7 @@ FORMAT = 1
 """Of the state. A version reads all formats up to its own."""
 
 LONGEST = 2_000
-"""Characters of waiting hours up to which they stand in the summary, which each metadata file repeats."""
+"""Characters of lists of hours up to which they stand in the summary, which each metadata file repeats."""
 
 
 @dataclass(frozen=True)
@@ -153,41 +153,39 @@ def logged(
         "pattern": pattern_id,
         "run": run_id,
         "at": started_at.isoformat(),
-        "hours": _short([list(each) for each in ranges(plan.hour_numbers)]),
+        "hours": [list(each) for each in ranges(plan.hour_numbers)],
         "why": plan.reason[:200],
         "from": {name: [m.snapshot_id, m.sequence_number, m.timestamp_ms] for name, m in before.watermarks.items()},
         "read": rows_read,
-        "unchanged": _short([list(each) for each in ranges(unchanged)]),
+        "unchanged": [list(each) for each in ranges(unchanged)],
     }
-
-
-def _short(spans: list[list[int]]) -> list[list[int]] | None:
-    """Return ranges of hours; None if they are many: the snapshot tells what it has."""
-    return spans if len(spans) <= 50 else None
 
 
 def summary_of(state: State, base: publish.Base) -> tuple[dict[str, str], dict[str, str]]:
     """Return a state as fields of a snapshot's summary, and the table properties that these need."""
-    waiting: str | list[list[Any]] = _encoded_waiting(state.committed.waiting)
+    committed, log = state.committed, dict(state.log)
+    hours: str | dict[str, Any] = {
+        "waiting": _encoded_waiting(committed.waiting),
+        "older": [list(each) for each in committed.older],
+        "planned": log.pop("hours", []),
+        "unchanged": log.pop("unchanged", []),
+    }
     properties = {}
-    text = _json(waiting)
+    text = _json(hours)
     if len(text) > LONGEST:
-        name = _property_of(text)
-        properties[name] = text
-        waiting = name
-    committed = state.committed
+        hours = _property_of(text)
+        properties[hours] = text
     encoded = {
         "v": FORMAT,
         "uuid": state.uuid,
         "sources": {name: _encoded_mark(mark) for name, mark in state.watermarks.items()},
-        "waiting": waiting,
+        "hours": hours,
         "last": committed.last_built,
         "through": committed.complete_through,
         "code": committed.code_version,
-        "older": [list(each) for each in committed.older],
         "span": committed.span,
         "chunk": committed.chunk_hours,
-        "log": dict(state.log),
+        "log": log,
     }
     summary = {
         SESSION: state.session_id,
@@ -217,22 +215,22 @@ def carried_by(table: Table, process: str, snapshot: Snapshot) -> State:
         session_id=summary[SESSION],
         table=table,
     )
-    waiting = _decoded_waiting(table, stored["waiting"])
-    if waiting is None:
+    hours = _hours_of(table, stored["hours"])
+    if hours is None:
         return state
     return replace(
         state,
         watermarks={name: _decoded_mark(name, values) for name, values in stored["sources"].items()},
         committed=Committed(
-            waiting=waiting,
+            waiting=_decoded_waiting(hours["waiting"]),
             last_built=stored["last"],
             complete_through=stored["through"],
             code_version=stored["code"],
-            older=tuple((first, last, version) for first, last, version in stored["older"]),
+            older=tuple((first, last, version) for first, last, version in hours["older"]),
             span=tuple(stored["span"]) if stored["span"] else None,
             chunk_hours=stored["chunk"],
         ),
-        log=stored["log"],
+        log=stored["log"] | {"hours": hours["planned"], "unchanged": hours["unchanged"]} if stored["log"] else {},
         snapshot_id=snapshot.snapshot_id,
         sequence_number=snapshot.sequence_number or 0,
     )
@@ -253,7 +251,8 @@ def is_planned_on_parent(snapshot: Snapshot) -> bool:
 
     Another one was published by a person, although the session was refused or had died: it counts as a stranger's.
     """
-    return str(snapshot.parent_snapshot_id) == publish.summary_of(snapshot).get(BASE)
+    parent = snapshot.parent_snapshot_id  # None also if pyiceberg has expired it
+    return parent is None or str(parent) == publish.summary_of(snapshot).get(BASE)
 
 
 def unneeded_properties(table: Table, kept: Iterable[str]) -> dict[str, None]:
@@ -261,9 +260,9 @@ def unneeded_properties(table: Table, kept: Iterable[str]) -> dict[str, None]:
     named = set(kept)
     for snapshot in table.metadata.snapshots:
         if has_state(snapshot):
-            waiting = json.loads(publish.summary_of(snapshot)[STATE])["waiting"]
-            named.update([waiting] if isinstance(waiting, str) else [])
-    return {name: None for name in table.metadata.properties if name.startswith(WAITING) and name not in named}
+            hours = json.loads(publish.summary_of(snapshot)[STATE])["hours"]
+            named.update([hours] if isinstance(hours, str) else [])
+    return {name: None for name in table.metadata.properties if name.startswith(HOURS) and name not in named}
 
 
 def _json(value: object) -> str:
@@ -297,14 +296,16 @@ def _encoded_waiting(waiting: Mapping[int, Waiting]) -> list[list[Any]]:
     return [[*astuple(waits), *[list(each) for each in ranges(of)]] for waits, of in hours.items()]
 
 
-def _decoded_waiting(table: Table, stored: str | list[list[Any]]) -> dict[int, Waiting] | None:
-    """Return the waiting hours; None if they are in a property that is not as it was set."""
-    entries = stored
-    if isinstance(entries, str):
-        text = table.metadata.properties.get(entries, "")
-        if _property_of(text) != entries:
-            return None
-        entries = json.loads(text)
+def _hours_of(table: Table, stored: str | dict[str, Any]) -> dict[str, Any] | None:
+    """Return the lists of hours; None if they are in a property that is not as it was set."""
+    if not isinstance(stored, str):
+        return stored
+    text = table.metadata.properties.get(stored, "")
+    found: dict[str, Any] | None = json.loads(text) if _property_of(text) == stored else None
+    return found
+
+
+def _decoded_waiting(entries: Iterable[Sequence[Any]]) -> dict[int, Waiting]:
     fields = len(Waiting.__dataclass_fields__)
     found: dict[int, Waiting] = {}
     for entry in entries:
@@ -314,6 +315,6 @@ def _decoded_waiting(table: Table, stored: str | list[list[Any]]) -> dict[int, W
     return dict(sorted(found.items()))
 
 
-def _property_of(waiting: str) -> str:
-    """Return the name of the property for a long list of waiting hours."""
-    return f"{WAITING}{hashlib.sha256(waiting.encode()).hexdigest()[:16]}"
+def _property_of(hours: str) -> str:
+    """Return the name of the property for long lists of hours."""
+    return f"{HOURS}{hashlib.sha256(hours.encode()).hexdigest()[:16]}"

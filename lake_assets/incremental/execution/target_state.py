@@ -67,6 +67,9 @@ def read_state(catalog: Catalog, log: SessionLog, process: str, *, accept_rollba
         blocked = state.blocked  # it is in the log, too, and its number is not used yet
         return state if blocked is None else replace(state, highest=min(state.highest, blocked["n"] - 1))
     if committed and not accept_rollback:
+        again = tables.find(catalog, process)
+        if again is not None and again.metadata_location != table.metadata_location:  # another's first session
+            return read_state(catalog, log, process)
         raise TargetReplaced(process, expected=None, found=uuid)
     return State(process, highest=highest, table=table)
 
@@ -74,7 +77,7 @@ def read_state(catalog: Catalog, log: SessionLog, process: str, *, accept_rollba
 def _goes_back_behind(line: Sequence[Snapshot], snapshot: Snapshot) -> bool:
     """Return whether main's line, as far as it is retained, goes back behind a snapshot that is not on it."""
     numbers = [each.sequence_number or 0 for each in line]
-    return min(numbers, default=0) < (snapshot.sequence_number or 0)
+    return bool(numbers) and min(numbers) < (snapshot.sequence_number or 0)
 
 
 def _of_version_before(process: str, table: Table, before: Before, highest: int, *, accept_rollback: bool) -> State:
@@ -144,7 +147,8 @@ def outside_changes(state: State, target: Target, start: int) -> OutsideChanges:
     own = Source(target.table, time_column=target.time_column)
     uuid = str(table.metadata.table_uuid)
     since = Watermark(target.table, uuid, state.snapshot_id, state.sequence_number)
-    if state.snapshot_id is not None and table.snapshot_by_id(state.snapshot_id) is None:
+    is_known = state.snapshot_id is None or table.snapshot_by_id(state.snapshot_id) is not None
+    if not is_known or publish.main_id(table) is None:
         every = f"{target.table} has no history back to snapshot {state.snapshot_id}, which its last session published"
         first, last = state.committed.span or (0, -1)
         hours_known = target.grain.whole(range(max(first, start), last + 1)).union(_present(target, table))

@@ -166,7 +166,7 @@ class _TableMaintenance:
         self.spark = maintainer.spark
         self.name = name
         self.dry_run = dry_run
-        self.carry = maintainer.carry
+        self.carry_state = maintainer.carry
         self.now = maintainer.clock()
         self.seconds: dict[str, float] = {}
         self.notes: list[str] = []
@@ -200,15 +200,20 @@ class _TableMaintenance:
         """
         partitions = len(self.partitions_to_compact())
         if not partitions and not self.has_many_manifests():
+            self.carry()
             return 0, False
         if partitions:
             self.call("rewrite_data_files", f"options => map({self.compaction_options()})")
         has_many_manifests = self.has_many_manifests()  # a compaction adds some of its own
         if has_many_manifests:
             self.call("rewrite_manifests")
-        if not self.dry_run:
-            self.carry(self.name)
+        self.carry()
         return partitions, has_many_manifests
+
+    def carry(self) -> None:
+        """Let the tag of a target's last session go of files that a compaction has replaced, by whomever."""
+        if not self.dry_run and publish.lags_behind(self.load()):
+            self.carry_state(self.name)
 
     def has_many_manifests(self) -> bool:
         """Return whether the head has many small manifests; a large table keeps many full ones after any rewrite."""

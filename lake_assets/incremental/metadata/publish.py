@@ -76,6 +76,11 @@ def tag_id(table: Table) -> int | None:
     return tag.snapshot_id if tag else None
 
 
+def lags_behind(table: Table) -> bool:
+    """Return whether main has moved since the last session, so that the tag keeps files that main may have replaced."""
+    return tag_id(table) not in (None, main_id(table))
+
+
 def end_session(
     catalog: Catalog,
     name: str,

@@ -15,7 +15,7 @@ from lake_assets.errors import StoredByNewerVersion
 from lake_assets.incremental.execution.engine import Engine
 from lake_assets.incremental.execution.log import SessionLog
 from lake_assets.incremental.execution.session import commit_state
-from lake_assets.incremental.execution.state import FORMAT, LONGEST, STATE, WAITING, State
+from lake_assets.incremental.execution.state import FORMAT, HOURS, LONGEST, STATE, State
 from lake_assets.incremental.execution.target_state import read_state
 from lake_assets.incremental.metadata import publish, tables
 from lake_assets.incremental.planning.changes import Totals, Watermark
@@ -95,7 +95,7 @@ def commit(lake: Catalog, found: State) -> State:
 
 def waiting_properties(lake: Catalog) -> dict[str, str]:
     properties = tables.load(lake, FACT).metadata.properties
-    return {name: value for name, value in properties.items() if name.startswith(WAITING)}
+    return {name: value for name, value in properties.items() if name.startswith(HOURS)}
 
 
 def scattered(count: int, *, why: str = "append 1 of raw.clicks") -> Committed:

@@ -52,7 +52,8 @@ def _waiting(
 ) -> dict[int, Waiting]:
     """Return the hours that wait after a session."""
     pending = {*planned.pending, *follows}
-    late = still_deferred(() if _reads_anew(planned) else before.deferred, planned.deferred, pending)
+    # Of those that waited before, another process may have changed what the target has since: the plan knows.
+    late = still_deferred((), planned.deferred, pending)
     since_ms = max((source.to_timestamp_ms for source in planned.sources), default=0)
     only_follow = _following(planned, follows)
     waiting: dict[int, Waiting] = {}
@@ -89,17 +90,19 @@ def older_code(before: Committed, planned: SessionPlan, built: Collection[int]) 
         first, last = before.span
         older += [(*each, before.code_version) for each in cut((first, last), of_older)]
     rebuilt = [range(first, last + 1) for first, last in ranges(built if planned.load == "overwrite" else ())]
-    return tuple(sorted((*each, version) for first, last, version in older for each in cut((first, last), rebuilt)))
+    left = sorted((*each, version) for first, last, version in older for each in cut((first, last), rebuilt))
+    merged: list[OlderCode] = []
+    for first, last, version in left:
+        if merged and merged[-1][1] + 1 == first and merged[-1][2] == version:
+            merged[-1] = (merged[-1][0], last, version)
+        else:
+            merged.append((first, last, version))
+    return tuple(merged)
 
 
 def _span(before: Committed, built: Collection[int]) -> tuple[int, int] | None:
     hours = [*(before.span or ()), *built]
     return (min(hours), max(hours)) if hours else None
-
-
-def _reads_anew(planned: SessionPlan) -> bool:
-    """Whether a session reads its sources from the start: nothing then shows that rows that wait were only appended."""
-    return any(source.from_snapshot_id is None for source in planned.sources)
 
 
 def _following(planned: SessionPlan, follows: Collection[int]) -> frozenset[int]:

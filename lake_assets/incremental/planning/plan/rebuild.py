@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection
 
 from lake_assets.incremental.declaration import Sequential, Stateless
+from lake_assets.incremental.planning.deferred import DeferredHour
 from lake_assets.incremental.planning.plan.complete_hours import incomplete_sources, last_buildable_hour
 from lake_assets.incremental.planning.plan.describe_session import identified, source_ranges
 from lake_assets.incremental.planning.plan.planning_input import PlanningInput, hours_are_independent
@@ -58,6 +59,7 @@ def plan_rebuild(
         sources=source_ranges(inputs),
         hours=tuple(PlannedHour(hour, "a rebuild was requested") for hour in sorted(rebuilt)),
         pending=tuple(sorted(pending)),
+        deferred=() if is_first_session else _still_late(inputs, pending),
         reasons={hour: inputs.committed.why(hour) for hour in sorted(pending)},
         complete_through=_first_complete_through(inputs, rebuilt) if is_first_session else None,
         cost=Cost(),
@@ -65,6 +67,11 @@ def plan_rebuild(
         code_version=inputs.code_version,
     )
     return identified(draft, inputs, token)
+
+
+def _still_late(inputs: PlanningInput, pending: Collection[int]) -> tuple[DeferredHour, ...]:
+    """Return the hours that go on waiting by the policy for late rows."""
+    return tuple(each for each in inputs.committed.deferred if each.hour in pending)
 
 
 def _buildable(inputs: PlanningInput, hours: set[int]) -> set[int]:
