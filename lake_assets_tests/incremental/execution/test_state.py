@@ -49,6 +49,7 @@ def marks(found: Mapping[str, tuple[Any, ...]]) -> dict[str, Watermark]:
     return {name: Watermark(name, *values) for name, values in found.items()}
 
 
+spans = st.lists(st.tuples(hours, hours).map(list))
 states = st.builds(
     State,
     process=st.just(FACT),
@@ -68,7 +69,7 @@ states = st.builds(
         span=st.none() | st.tuples(hours, hours),
         chunk_hours=st.integers(0, 1_000),
     ),
-    log=st.fixed_dictionaries({"run": names, "hours": st.none() | st.lists(st.tuples(hours, hours).map(list))}),
+    log=st.fixed_dictionaries({"run": names, "hours": spans, "unchanged": spans}),
 )
 
 
