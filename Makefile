@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 # A third process of tests works while others wait for a service: with two, two quiet cores were idle a seventh of the time.
-PYTEST := $(BIN)/python -m pytest --numprocesses 3 --dist loadfile --no-loadscope-reorder --durations 20
+PYTEST := $(BIN)/python -m pytest --numprocesses 3 --durations 20
 
 .DEFAULT_GOAL := help
 .PHONY: help setup demo test journeys up down bench faults flights cluster cluster-faults
@@ -23,11 +23,11 @@ test: setup ## style, types, imports, documentation, tests
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
-	$(PYTEST) -m 'not journey'
+	$(PYTEST) --dist loadfile --no-loadscope-reorder -m 'not journey'
 
 journeys: setup ## long plays: services, faults, executors, backups, histories
 	@$(PYTHON) -I lake_assets/services/bootstrap.py --tests
-	$(PYTEST) -m journey
+	$(PYTEST) --dist load --maxschedchunk 1 -m journey
 
 up: setup ## start the services
 	@$(BIN)/lake up

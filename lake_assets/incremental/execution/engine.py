@@ -259,7 +259,7 @@ class Engine:
         return self._rebuild(target, decide, run_id=run_id, on_session=on_session, read=read)
 
     def repair(self, target: Target, *, run_id: str = "", on_session: OnSession = _unseen) -> SessionReport | NoSession:
-        """Go on from the older state of a target that was rolled back; what is missing is rebuilt by the next sessions.
+        """Go on from the older state of a target that was rolled back, and rebuild what is missing.
 
         What others have changed in a target needs no repair: the next session rebuilds it.
 
@@ -272,10 +272,13 @@ class Engine:
             raise problem
         if problem is not None and not self.carry(target, why="repair", run_id=run_id).watermarks:
             return self.rebuild_all(target, run_id=run_id, on_session=on_session)
-        found = self.run(target, run_id=run_id)
-        if isinstance(found, SessionReport):
+        reports: list[SessionReport] = []
+        while isinstance(found := self.run(target, run_id=run_id), SessionReport):
+            reports.append(found)
             on_session(found)
-        return found
+            if not found.plan.waits_for_next_session:
+                break
+        return merged(reports) if reports else found
 
     def carry(self, target: Target, *, why: str, run_id: str = "") -> State:
         """Commit a session that carries the state of a target on, and builds nothing.
@@ -328,17 +331,19 @@ class Engine:
             decide: Plans the first session.
             read: Returns the state that the first session is planned on; None for the present one.
             wanted: Hours that are rebuilt even if they were pending before.
-            only_wanted: Whether other hours that become pending by the rebuild stay so.
+            only_wanted: Whether other hours that become pending by the rebuild stay so, as they do before the first
+                session.
         """
         reports: list[SessionReport] = []
         left, pending = frozenset(wanted), frozenset[int]()
-        overtaken = 0
+        overtaken, first = 0, False
 
         def next_rebuild(state: State) -> Decision:
-            nonlocal pending
+            nonlocal pending, first
             healed = outside_changes(state, target, self.pipeline.start_hour).hours
             pending = state.committed.pending.union(healed)
             if not reports:
+                first = not state.watermarks
                 return decide(state)
             return self._planner(target).rebuild(state, left & pending, run_id=run_id, reset=False)
 
@@ -357,9 +362,9 @@ class Engine:
             reports.append(found)
             on_session(found)
             plan = found.plan
-            now_pending = frozenset(plan.pending).difference(each.hour for each in plan.deferred)
+            now_pending = plan.waits_for_next_session
             if not plan.starts_anew:
-                now_pending &= left if only_wanted else left | (now_pending - pending)
+                now_pending &= left if only_wanted or first else left | (now_pending - pending)
             left = now_pending
         return merged(reports)
 

@@ -133,6 +133,11 @@ class SessionPlan:
         return *self.held, *(each.hour for each in self.deferred)
 
     @property
+    def waits_for_next_session(self) -> frozenset[int]:
+        """The pending hours but those that wait by the policy for late rows: the next session is to build them."""
+        return frozenset(self.pending).difference(each.hour for each in self.deferred)
+
+    @property
     def envelope(self) -> tuple[int, int] | None:
         """First and last planned hour, both inclusive; None without hours."""
         if not self.hours:

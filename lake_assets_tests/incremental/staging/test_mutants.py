@@ -59,8 +59,8 @@ def of_cancels(change: Change) -> Callable[[Any], Any]:
     """A reader that has a fault in raw.cancels alone."""
 
     def mutate(original: Any) -> Any:
-        def read(spark: SparkSession, table: str, snapshot_id: int | None) -> DataFrame:
-            rows: DataFrame = original(spark, table, snapshot_id)
+        def read(spark: SparkSession, catalog: Catalog, table: str, snapshot_id: int | None) -> DataFrame:
+            rows: DataFrame = original(spark, catalog, table, snapshot_id)
             return change(rows) if table == "raw.cancels" else rows
 
         return read
