@@ -33,8 +33,8 @@ from lake_assets.connections.catalog import open_catalog
 from lake_assets.connections.spark import open_spark
 from lake_assets.demo.membership_simulator import Arrival, Outage, Population, Simulation, generate, land, measure
 from lake_assets.incremental.declaration import Sequential
-from lake_assets.incremental.execution.engine import Engine
-from lake_assets.incremental.planning.session import SessionReport
+from lake_assets.incremental.engine.engine import Engine
+from lake_assets.incremental.engine.model import SessionReport
 from lake_assets.membership import PIPELINE
 from lake_assets.services.service import free_port, running
 from lake_assets.services.spark import spark as spark_service

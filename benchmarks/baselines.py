@@ -42,7 +42,7 @@ from lake_assets.demo.membership_simulator import (
     late_day,
     measure,
 )
-from lake_assets.incremental.execution.engine import Engine
+from lake_assets.incremental.engine.engine import Engine
 from lake_assets.membership import PIPELINE
 from lake_assets.services.service import free_port, running
 from lake_assets.services.spark import spark as spark_service

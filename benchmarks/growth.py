@@ -21,9 +21,9 @@ import dagster as dg
 
 from benchmarks.planning import FIRST, run_session
 from lake_assets.connections.catalog import open_catalog
-from lake_assets.incremental.execution.engine import Engine
-from lake_assets.incremental.metadata import tables
-from lake_assets.incremental.metadata.state_tables import HIGH_WATERMARK, SESSION
+from lake_assets.incremental.engine import iceberg
+from lake_assets.incremental.engine.engine import Engine
+from lake_assets.incremental.engine.iceberg import HIGH_WATERMARK, SESSION
 from lake_assets.membership import PIPELINE
 from lake_assets.settings import Settings
 
@@ -79,7 +79,7 @@ def _log(folder: Path, sessions: int) -> None:
 
 def size_of_table(catalog: Catalog, name: str) -> Size:
     """Return the size of a table with all that its folder holds: data, manifests and metadata of all snapshots."""
-    table = tables.load(catalog, name)
+    table = iceberg.load(catalog, name)
     folder = Path(table.location().removeprefix("file://"))
     size = size_of_folder(folder)
     return Size(table.scan().count(), size.files, size.bytes)

@@ -43,13 +43,12 @@ from benchmarks.processes import cpu_seconds, spark_server
 from lake_assets.base.hours import hour_key, hour_of, hour_start
 from lake_assets.connections.catalog import open_catalog
 from lake_assets.connections.spark import open_spark
-from lake_assets.incremental.execution.engine import Engine
-from lake_assets.incremental.execution.session import commit_state
-from lake_assets.incremental.execution.state import after_session
-from lake_assets.incremental.execution.state import logged as logged_session
-from lake_assets.incremental.metadata import tables
-from lake_assets.incremental.planning.plan import Committed
-from lake_assets.incremental.planning.session import SessionPlan, SessionReport, SourceRange
+from lake_assets.incremental.engine import iceberg
+from lake_assets.incremental.engine.engine import Engine
+from lake_assets.incremental.engine.model import Committed, SessionPlan, SessionReport, SourceRange
+from lake_assets.incremental.engine.session import commit_state
+from lake_assets.incremental.engine.state import after_session
+from lake_assets.incremental.engine.state import logged as logged_session
 from lake_assets.membership import PIPELINE
 from lake_assets.services.service import free_port, running
 from lake_assets.services.spark import spark as spark_service
@@ -360,7 +359,7 @@ class LakeWithPast:
 
     def _fill(self, name: str) -> None:
         """Append the past of a table, a month in one commit, so that a manifest has the hours of a month."""
-        table = tables.load(self.engine.catalog, name)
+        table = iceberg.load(self.engine.catalog, name)
         files = self.past.data_files(table, name)[self.first - self.past.first :]
         for start in range(0, len(files), HOURS_OF_MONTH):
             with table.transaction() as change, change.update_snapshot().fast_append() as append:
@@ -369,9 +368,9 @@ class LakeWithPast:
         self._complete(name, END - 1)
 
     def _complete(self, name: str, hour: int) -> None:
-        table = tables.load(self.engine.catalog, name)
+        table = iceberg.load(self.engine.catalog, name)
         with table.transaction() as change:
-            change.set_properties({tables.COMPLETE_THROUGH: hour_key(hour)})
+            change.set_properties({iceberg.COMPLETE_THROUGH: hour_key(hour)})
 
     def _commit(self, target: Target) -> None:
         """Record that a target is built from all that its sources have."""
@@ -385,7 +384,7 @@ class LakeWithPast:
         commit_state(self.engine.catalog, before.table, after, None)
 
     def _span(self, source: Source) -> SourceRange:
-        table = tables.load(self.engine.catalog, source.table)
+        table = iceberg.load(self.engine.catalog, source.table)
         head = table.current_snapshot()
         assert head is not None
         return SourceRange(
@@ -403,7 +402,7 @@ class LakeWithPast:
     def land(self, number: int, late: int) -> None:
         """Land late rows in all raw tables."""
         for kind in ROWS_AN_HOUR:
-            table = tables.load(self.engine.catalog, f"raw.{kind}")
+            table = iceberg.load(self.engine.catalog, f"raw.{kind}")
             schema = schema_to_pyarrow(table.schema(), include_field_ids=False)
             table.append(pa.Table.from_pylist(self.late_rows(kind, number, late), schema=schema))
 

@@ -27,8 +27,8 @@ from pyiceberg.table import Table
 from lake_assets.connections.catalog import open_catalog
 from lake_assets.engagement.model.kafka_topic import KafkaTopic
 from lake_assets.incremental.declaration import Pipeline
-from lake_assets.incremental.execution.engine import utc_now
-from lake_assets.incremental.metadata.tables import create_raw
+from lake_assets.incremental.engine.engine import utc_now
+from lake_assets.incremental.engine.iceberg import create_raw
 from lake_assets.landing.landing_service import LandingService, run
 from lake_assets.landing.loading.progress import read_progress
 from lake_assets.membership import PIPELINE

@@ -27,7 +27,7 @@ from confluent_kafka import Producer
 from lake_assets.connections.catalog import open_catalog
 from lake_assets.engagement.model.kafka_topic import KafkaTopic
 from lake_assets.incremental.declaration import Pipeline
-from lake_assets.incremental.metadata.tables import create_raw
+from lake_assets.incremental.engine.iceberg import create_raw
 from lake_assets.landing.consume.heartbeats import beat
 from lake_assets.landing.landing_service import LandingService
 from lake_assets.landing.manifest.open_zones import open_zones

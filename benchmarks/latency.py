@@ -152,18 +152,18 @@ def _measure(landings: int, accounts: int) -> Measured:
 
 
 def _mains(engine: object) -> dict[str, int | None]:
-    from lake_assets.incremental.execution.engine import Engine
-    from lake_assets.incremental.metadata import tables
-    from lake_assets.incremental.metadata.publish import main_id
+    from lake_assets.incremental.engine import iceberg
+    from lake_assets.incremental.engine.engine import Engine
+    from lake_assets.incremental.engine.publish import main_id
 
     assert isinstance(engine, Engine)
-    return {t.table: main_id(tables.load(engine.catalog, t.table)) for t in engine.pipeline.targets}
+    return {t.table: main_id(iceberg.load(engine.catalog, t.table)) for t in engine.pipeline.targets}
 
 
 def _watch(engine: object, before: Mapping[str, int | None]) -> dict[str, float]:
     """Wait until nothing is due; return target → seconds until its main branch moved."""
-    from lake_assets.incremental.execution.engine import Engine
-    from lake_assets.incremental.planning.session import SessionPlan
+    from lake_assets.incremental.engine.engine import Engine
+    from lake_assets.incremental.engine.model import SessionPlan
 
     assert isinstance(engine, Engine)
     began = time.monotonic()
@@ -185,13 +185,13 @@ def _stations(engine: object, home: Path) -> dict[str, float]:
     """Return the stations of the first target's newest session, in milliseconds since the raw commit."""
     import dagster as dg
 
-    from lake_assets.incremental.execution.engine import Engine
-    from lake_assets.incremental.metadata import tables
+    from lake_assets.incremental.engine import iceberg
+    from lake_assets.incremental.engine.engine import Engine
 
     assert isinstance(engine, Engine)
     record = engine.history(engine.pipeline.target(FIRST_TARGET), newest=1)[-1]
-    raw = tables.load(engine.catalog, FIRST_SOURCE).current_snapshot()
-    staged = tables.load(engine.catalog, FIRST_TARGET).current_snapshot()
+    raw = iceberg.load(engine.catalog, FIRST_SOURCE).current_snapshot()
+    staged = iceberg.load(engine.catalog, FIRST_TARGET).current_snapshot()
     assert raw is not None
     assert staged is not None
     with dg.DagsterInstance.from_config(str(home / "dagster")) as instance:

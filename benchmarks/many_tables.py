@@ -26,13 +26,13 @@ from lake_assets.incremental.declaration import (
     Target,
     incremental_asset,
 )
-from lake_assets.incremental.execution.engine import Engine
-from lake_assets.incremental.execution.session import commit_state
-from lake_assets.incremental.execution.state import after_session, logged
+from lake_assets.incremental.engine.engine import Engine
+from lake_assets.incremental.engine.iceberg import COMPLETE_THROUGH
+from lake_assets.incremental.engine.model import SessionPlan
+from lake_assets.incremental.engine.planning import committed_after
+from lake_assets.incremental.engine.session import commit_state
+from lake_assets.incremental.engine.state import after_session, logged
 from lake_assets.incremental.from_settings import open_engine
-from lake_assets.incremental.metadata.tables import COMPLETE_THROUGH
-from lake_assets.incremental.planning.plan import committed_after
-from lake_assets.incremental.planning.session import SessionPlan
 from lake_assets.settings import settings
 
 if TYPE_CHECKING:

@@ -35,14 +35,14 @@ from pyiceberg.typedef import Record
 
 from lake_assets.base.hours import hour_of
 from lake_assets.connections.catalog import open_catalog
-from lake_assets.incremental.execution.engine import Engine
-from lake_assets.incremental.execution.log import record_of
-from lake_assets.incremental.execution.session import commit_state
-from lake_assets.incremental.execution.state import after_session, logged
-from lake_assets.incremental.metadata import tables
-from lake_assets.incremental.planning.changes import Head, Watermark, changes
-from lake_assets.incremental.planning.plan import Committed, PlanningInput, plan
-from lake_assets.incremental.planning.session import SessionPlan, SourceRange
+from lake_assets.incremental.engine import iceberg
+from lake_assets.incremental.engine.engine import Engine
+from lake_assets.incremental.engine.model import Committed, PlanningInput, SessionPlan, SourceRange
+from lake_assets.incremental.engine.planning import plan
+from lake_assets.incremental.engine.session import commit_state
+from lake_assets.incremental.engine.session_log import record_of
+from lake_assets.incremental.engine.source_changes import Head, Watermark, changes
+from lake_assets.incremental.engine.state import after_session, logged
 from lake_assets.membership import PIPELINE
 from lake_assets.membership.signup_fact import signup_fact
 from lake_assets.settings import Settings
@@ -85,20 +85,20 @@ def planning(catalog: Catalog, snapshots: int, files: int, rows: int) -> None:
         rows: Number of rows of each file.
     """
     Engine(catalog, PIPELINE, clock=lambda: FIRST).create_tables()
-    land(catalog, tables.load(catalog, SOURCE.table), snapshots, files, rows)
-    table = tables.load(catalog, SOURCE.table)
+    land(catalog, iceberg.load(catalog, SOURCE.table), snapshots, files, rows)
+    table = iceberg.load(catalog, SOURCE.table)
     print(f"{snapshots:,} snapshots, {snapshots * files:,} partitions, {snapshots * files * rows:,} rows", flush=True)
     for new in NEW:
         before = Head(table.metadata.snapshots[-1 - new].snapshot_id, None)
         since = changes(table, SOURCE, None, start=0, up_to=before).head
         measured(f"  {new} new, per source", lambda since=since: planned(catalog, since))
-    measured("  of it, loading the table", lambda: tables.load(catalog, SOURCE.table))
+    measured("  of it, loading the table", lambda: iceberg.load(catalog, SOURCE.table))
     measured("  all from the beginning", lambda: changes(table, SOURCE, None, start=0), repeats=1)
 
 
 def planned(catalog: Catalog, since: Watermark) -> SessionPlan:
     """Return the session that is due after a source was read up to a watermark."""
-    new = changes(tables.load(catalog, SOURCE.table), SOURCE, since, start=hour_of(FIRST))
+    new = changes(iceberg.load(catalog, SOURCE.table), SOURCE, since, start=hour_of(FIRST))
     decision = plan(PlanningInput(signup_fact.table, signup_fact.mode, (new,), Committed()))
     assert isinstance(decision, SessionPlan)
     assert decision.hours

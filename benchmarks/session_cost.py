@@ -38,9 +38,9 @@ from lake_assets.base.hours import hour_key
 from lake_assets.connections.catalog import open_catalog
 from lake_assets.connections.spark import open_spark
 from lake_assets.demo.membership_simulator import generate, late_day
-from lake_assets.incremental.execution.engine import Engine
-from lake_assets.incremental.metadata import tables
-from lake_assets.incremental.planning.session import SessionReport
+from lake_assets.incremental.engine import iceberg
+from lake_assets.incremental.engine.engine import Engine
+from lake_assets.incremental.engine.model import SessionReport
 from lake_assets.membership import PIPELINE
 from lake_assets.services.service import free_port, running
 from lake_assets.services.spark import spark as spark_service
@@ -226,12 +226,12 @@ class Bench:
 def _land(catalog: Any, landing: Any) -> None:
     """Append a batch to the raw tables, without Spark."""
     for name, rows in landing.rows.items():
-        table = tables.load(catalog, name)
+        table = iceberg.load(catalog, name)
         with table.transaction() as transaction:
             if rows.num_rows:
                 transaction.append(rows)
             if landing.complete_through[name] is not None:
-                transaction.set_properties({tables.COMPLETE_THROUGH: hour_key(landing.complete_through[name])})
+                transaction.set_properties({iceberg.COMPLETE_THROUGH: hour_key(landing.complete_through[name])})
 
 
 def _count_calls(spark: Any, counts: Counter[str]) -> None:

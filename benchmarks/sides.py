@@ -13,18 +13,18 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from lake_assets.connections.catalog import open_catalog
 from lake_assets.incremental.declaration import Defer, Stateless
-from lake_assets.incremental.execution.engine import Engine
-from lake_assets.incremental.execution.planner import Planner
-from lake_assets.incremental.execution.state import State
-from lake_assets.incremental.monitoring.verify import compare
-from lake_assets.incremental.planning.session import Decision, NoSession, PlannedHour, SessionPlan, SessionReport
+from lake_assets.incremental.engine.engine import Engine
+from lake_assets.incremental.engine.model import Decision, NoSession, PlannedHour, SessionPlan, SessionReport
+from lake_assets.incremental.engine.planner import Planner
+from lake_assets.incremental.engine.state import State
+from lake_assets.incremental.operations.verify import compare
 from lake_assets.membership import PIPELINE
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from lake_assets.incremental.declaration import Source, Target
-    from lake_assets.incremental.planning.changes import Head, ReadBudget, SourceChanges, Watermark
+    from lake_assets.incremental.engine.source_changes import Head, ReadBudget, SourceChanges, Watermark
     from lake_assets.settings import Settings
 
 LANE = Defer(older_than="1 hour", at_most="24 hours")

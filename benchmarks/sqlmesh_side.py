@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING
 from benchmarks.sides import Done, opened
 from lake_assets.connections.spark import session_conf
 from lake_assets.errors import ServiceError
-from lake_assets.incremental.execution.engine import Engine
-from lake_assets.incremental.metadata import tables
+from lake_assets.incremental.engine import iceberg
+from lake_assets.incremental.engine.engine import Engine
 from lake_assets.services import bootstrap
 from lake_assets.settings import PROJECT, Settings
 
@@ -88,7 +88,7 @@ class SqlMeshSide:
         """Return what the new snapshots of the model's table wrote."""
         found = self._truth.catalog.list_tables("sqlmesh__facts")
         name = next(".".join(table) for table in found if table[-1].startswith(f"facts__{target.name}__"))
-        snapshots = tables.load(self._truth.catalog, name).metadata.snapshots
+        snapshots = iceberg.load(self._truth.catalog, name).metadata.snapshots
         new = [s.summary for s in snapshots[self._seen.get(name, 0) :] if s.summary]
         self._seen[name] = len(snapshots)
         return Done(rows=_total(new, "added-records"), hours=_total(new, "changed-partition-count"))

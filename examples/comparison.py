@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pandas as pd
 
-from lake_assets.incremental.metadata.tables import load
+from lake_assets.incremental.engine.iceberg import load
 
 if TYPE_CHECKING:
     from pyiceberg.catalog import Catalog

@@ -29,9 +29,9 @@ if TYPE_CHECKING:
         Topic,
         incremental_asset,
     )
-    from lake_assets.incremental.execution.engine import utc_now
+    from lake_assets.incremental.engine import audits
+    from lake_assets.incremental.engine.engine import utc_now
     from lake_assets.incremental.lake import Lake
-    from lake_assets.incremental.staging import audits
     from lake_assets.resources import lake_resources
     from lake_assets.settings import Settings
 
@@ -82,11 +82,11 @@ _MODULES = {
     "Subject": _DECLARATION,
     "Topic": _DECLARATION,
     "__version__": "lake_assets.base.version",
-    "audits": "lake_assets.incremental.staging.audits",
+    "audits": "lake_assets.incremental.engine.audits",
     "incremental_asset": _DECLARATION,
     "incremental_definitions": "lake_assets.incremental.dagster.assets",
     "lake_resources": "lake_assets.resources",
-    "utc_now": "lake_assets.incremental.execution.engine",
+    "utc_now": "lake_assets.incremental.engine.engine",
 }
 """Public name → the module that defines it, or that it is."""
 

@@ -13,7 +13,7 @@ from lake_assets.components.dagster.pipeline_definitions import timing_of, watch
 from lake_assets.engagement.model.lakes import configured_lakes, metrics_locations
 from lake_assets.incremental.dagster.asset_specs import with_report_links
 from lake_assets.incremental.dagster.assets import incremental_definitions
-from lake_assets.incremental.execution.engine import utc_now
+from lake_assets.incremental.engine.engine import utc_now
 from lake_assets.incremental.from_settings import open_pipeline
 from lake_assets.landing.consume.messages import feeds
 from lake_assets.resources import lake_resources

@@ -47,7 +47,7 @@ class LandingResource(dg.ConfigurableResource[Any]):
         Raises:
             ServiceError: No Kafka is named, and none runs for this data directory.
         """
-        from lake_assets.incremental.execution.engine import utc_now
+        from lake_assets.incremental.engine.engine import utc_now
         from lake_assets.incremental.from_settings import open_pipeline
         from lake_assets.landing.landing_service import LandingService
 
@@ -70,7 +70,7 @@ class ServingResource(dg.ConfigurableResource[Any]):
         Raises:
             ServiceError: No ZooKeeper is named, and none runs for this data directory.
         """
-        from lake_assets.incremental.execution.engine import utc_now
+        from lake_assets.incremental.engine.engine import utc_now
         from lake_assets.serving.served_tables import serving_at
 
         hosts = required(zookeeper_address(settings()), "ZooKeeper")

@@ -18,7 +18,7 @@ FORKED.set_forkserver_preload(
         "lake_assets_tests.landing.erasing_child",
         "lake_assets_tests.serving.child",
         # What these import when they come to need it.
-        "lake_assets.incremental.staging.stage",
+        "lake_assets.incremental.engine.stage",
         "pyiceberg.catalog.sql",
         "pyiceberg.io.pyarrow",
         "pyspark.sql.connect.session",

@@ -26,7 +26,7 @@ from examples.flights.landing import land as land_flights
 from lake_assets.base.hours import hour_key, hour_start, parse_hour
 from lake_assets.connections import addresses
 from lake_assets.connections.catalog import open_catalog
-from lake_assets.incremental.metadata.tables import load
+from lake_assets.incremental.engine.iceberg import load
 from lake_assets.services import lifecycle
 from lake_assets.services.service import free_port
 from lake_assets.settings import Settings

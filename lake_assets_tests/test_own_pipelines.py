@@ -22,7 +22,7 @@ from lake_assets.errors import UsageError
 from lake_assets.incremental.dagster.assets import incremental_definitions
 from lake_assets.incremental.dagster.watch.watch_sensors import watch_definitions
 from lake_assets.incremental.declaration import Pipeline
-from lake_assets.incremental.monitoring.alerts import Webhook
+from lake_assets.incremental.operations.alerts import Webhook
 from lake_assets.incremental.sql.folder import open_folder
 from lake_assets.incremental.sql.stored_columns import StoredColumns, columns_file, fingerprint, write_columns
 from lake_assets.landing.consume.messages import feed_of, feeds

@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 
 from lake_assets.cli.main import app
 from lake_assets.connections.catalog import open_catalog
-from lake_assets.incremental.metadata.tables import load
+from lake_assets.incremental.engine.iceberg import load
 from lake_assets.settings import PROJECT, Settings, settings
 
 README = (PROJECT / "README.md").read_text()

@@ -15,7 +15,7 @@ from lake_assets.incremental.declaration import (
     Topic,
     incremental_asset,
 )
-from lake_assets.incremental.staging.audits import source_target_counts, unique_key
+from lake_assets.incremental.engine.audits import source_target_counts, unique_key
 
 START = "2026-01-01-00:00"
 EVENT = {"event_id": "string", "event_ts": "timestamptz"}

@@ -17,7 +17,7 @@ from pyiceberg.expressions import EqualTo
 from benchmarks.faults.pipeline import CLICKS, ORDERS, PIPELINE
 from lake_assets.base.hours import hour_key, hour_start, parse_hour
 from lake_assets.engagement.model.kafka_topic import KafkaTopic
-from lake_assets.incremental.metadata import tables
+from lake_assets.incremental.engine import iceberg
 
 ROWS = 20
 """Rows of each table in a batch."""
@@ -130,7 +130,7 @@ def compare(wanted: Iterable[str], found: Iterable[str]) -> Count:
 
 def ids_of(catalog: Catalog, table: str) -> list[str]:
     """Return the ids of all rows of a table; none if there is no table yet."""
-    found = tables.find(catalog, table)
+    found = iceberg.find(catalog, table)
     if found is None:
         return []
     return [str(row["event_id"]) for row in found.scan(selected_fields=("event_id",)).to_arrow().to_pylist()]
@@ -140,7 +140,7 @@ def append_once(catalog: Catalog, name: str, events: list[dict[str, Any]], batch
     """Append events to a raw table unless a call that seemed to fail has done so; the table is complete up to now."""
     import pyarrow as pa
 
-    table = tables.load(catalog, name)
+    table = iceberg.load(catalog, name)
     of_batch = EqualTo("batch_id", batch)  # type: ignore[call-arg, arg-type]
     if len(table.scan(of_batch, selected_fields=("batch_id",)).to_arrow()):
         return
@@ -149,4 +149,4 @@ def append_once(catalog: Catalog, name: str, events: list[dict[str, Any]], batch
     complete_hour = int(now.timestamp()) // 3600 - 1
     with table.transaction() as transaction:
         transaction.append(rows)
-        transaction.set_properties({tables.COMPLETE_THROUGH: hour_key(complete_hour)})
+        transaction.set_properties({iceberg.COMPLETE_THROUGH: hour_key(complete_hour)})

@@ -38,7 +38,7 @@ from benchmarks.sizing.curves import CURVES, SMALL, Figures, Size, read, write_p
 from benchmarks.sizing.lake import MB, SizedLake, Store
 from lake_assets.connections.addresses import LOOPBACK, run_folder
 from lake_assets.connections.spark import MASTER
-from lake_assets.incremental.planning.session import SessionReport
+from lake_assets.incremental.engine.model import SessionReport
 from lake_assets.services.service import free_port, running
 from lake_assets.services.spark import spark as spark_service
 from lake_assets.settings import Settings, settings

@@ -21,8 +21,8 @@ from lake_assets.base.hours import hour_key, hour_start
 from lake_assets.connections.addresses import LOOPBACK
 from lake_assets.connections.catalog import open_catalog
 from lake_assets.connections.spark import open_spark
-from lake_assets.incremental.execution.engine import Engine
-from lake_assets.incremental.metadata import tables
+from lake_assets.incremental.engine import iceberg
+from lake_assets.incremental.engine.engine import Engine
 from lake_assets.membership import PIPELINE
 
 if TYPE_CHECKING:
@@ -95,13 +95,13 @@ class SizedLake(LakeWithPast):
         self.engine.create_tables()
         for name in (RAW, FACT):
             self._append(name)
-            self._add_snapshots(tables.load(self.engine.catalog, name))
+            self._add_snapshots(iceberg.load(self.engine.catalog, name))
             self._complete(name, END - 1)
         self._commit(target)
 
     def _append(self, name: str) -> None:
         """Append a file for each hour, a month in one commit."""
-        table = tables.load(self.engine.catalog, name)
+        table = iceberg.load(self.engine.catalog, name)
         found = [self._data_file(table, name, hour) for hour in range(self.first, END)]
         with table.transaction() as change:
             for start in range(0, len(found), HOURS_OF_MONTH):
@@ -140,7 +140,7 @@ class SizedLake(LakeWithPast):
 
     def land_rows(self, count: int) -> None:
         """Land late rows, spread over the newest hours, at most a million in one commit."""
-        table = tables.load(self.engine.catalog, RAW)
+        table = iceberg.load(self.engine.catalog, RAW)
         landed = hour_start(END) + timedelta(minutes=1)
         first = raw_row("signups", "late-0", "account", landed, landed)
         schema = schema_to_pyarrow(table.schema(), include_field_ids=False)

@@ -13,7 +13,7 @@ from examples.flights.data import observe, package
 from examples.flights.replay import WEEKS, Step, replay, verdict
 from lake_assets.base.hours import hour_start
 from lake_assets.errors import LakeError
-from lake_assets.incremental.execution.engine import Engine
+from lake_assets.incremental.engine.engine import Engine
 from lake_assets.settings import Settings, settings
 
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from examples.flights.raw import ARRIVALS, DEPARTURES
 from lake_assets.base.hours import hour_key, hour_start
-from lake_assets.incremental.metadata.tables import COMPLETE_THROUGH, complete_through, load
+from lake_assets.incremental.engine.iceberg import COMPLETE_THROUGH, complete_through, load
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -17,11 +17,11 @@ from examples.comparison import Comparison
 from examples.flights.expected import compare
 from examples.flights.landing import Batch, batches, land, landed_until
 from lake_assets.base.hours import hour_start
-from lake_assets.incremental.execution.catch_up import catch_up
+from lake_assets.incremental.engine.catch_up import catch_up
 
 if TYPE_CHECKING:
     from examples.flights.data import Observations
-    from lake_assets.incremental.execution.engine import Engine
+    from lake_assets.incremental.engine.engine import Engine
 
 DAY_HOURS = 24
 WEEK_HOURS = 7 * DAY_HOURS
@@ -106,6 +106,6 @@ def _step(engine: Engine, observations: Observations, period: Batch, stopwatch: 
 
 def _nothing_due(engine: Engine) -> bool:
     """Return whether the last catch-up was completed: it was not if the replay was interrupted during it."""
-    from lake_assets.incremental.planning.session import NoSession
+    from lake_assets.incremental.engine.model import NoSession
 
     return all(isinstance(engine.decide(target), NoSession) for target in engine.pipeline.targets)

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from pyiceberg.catalog import Catalog
 
     from lake_assets.incremental.declaration import Pipeline
-    from lake_assets.incremental.metadata.declared_columns import Declared, Difference, Migration
+    from lake_assets.incremental.engine.columns import Declared, Difference, Migration
 
 
 def migrate(
@@ -41,12 +41,12 @@ def migrate(
     row, in one commit for each table. Safe to repeat. The exit code is 1 if --apply leaves a difference that Iceberg
     cannot settle by metadata.
     """
-    from lake_assets.incremental.metadata import declared_columns
+    from lake_assets.incremental.engine import columns
 
     engine = open_engine()
     found = []
     for declared in _named(engine.pipeline, names or (), drop or ()):
-        do = declared_columns.migrate if apply else declared_columns.look
+        do = columns.migrate if apply else columns.look
         done = do(engine.catalog, declared, drop or ())
         if done is not None:
             found.append(done)
@@ -63,7 +63,7 @@ def show_differences(catalog: Catalog, pipeline: Pipeline, *, err: bool = False)
     Args:
         err: Print on standard error.
     """
-    from lake_assets.incremental.metadata.declared_columns import declared_columns, look
+    from lake_assets.incremental.engine.columns import declared_columns, look
 
     described = 0
     for declared in declared_columns(pipeline).values():
@@ -79,7 +79,8 @@ def show_differences(catalog: Catalog, pipeline: Pipeline, *, err: bool = False)
 
 def _named(pipeline: Pipeline, names: Sequence[str], drop: Sequence[str]) -> list[Declared]:
     """Return the declared columns of the named tables."""
-    from lake_assets.incremental.metadata.declared_columns import declared_columns
+
+    from lake_assets.incremental.engine.columns import declared_columns
 
     known = declared_columns(pipeline)
     if drop and len(names) != 1:

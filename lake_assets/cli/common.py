@@ -15,7 +15,7 @@ from lake_assets.errors import UsageError
 from lake_assets.settings import settings
 
 if TYPE_CHECKING:
-    from lake_assets.incremental.execution.engine import Engine
+    from lake_assets.incremental.engine.engine import Engine
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 Hour = Annotated[str, typer.Argument(metavar="HOUR", help="An hour in UTC, such as 2026-01-01-05:00.")]
@@ -51,7 +51,7 @@ def create_tables() -> list[str]:
 
 def show_problems(engine: Engine) -> None:
     """Print what is wrong with targets that are not as their sessions left them, and exit with 1 if there are any."""
-    from lake_assets.incremental.monitoring.targets import target_problems
+    from lake_assets.incremental.operations.freshness import target_problems
 
     problems = target_problems(engine)
     for problem in problems:

@@ -38,7 +38,7 @@ def init(partitions: Partitions = 4) -> None:
     A topic that exists is left as it is, unless its feed declares retention_hours.
     """
     from lake_assets.engagement.model.kafka_topic import KafkaTopic
-    from lake_assets.incremental.metadata.tables import create_raw
+    from lake_assets.incremental.engine.iceberg import create_raw
     from lake_assets.landing.topics.retention import Retention
 
     service = _open_service_with_feeds()
@@ -221,7 +221,7 @@ landing.add_typer(landing_files.quarantine, name="quarantine")
 
 def erase_landed_files(done: list[LandedErasure]) -> Elsewhere:
     """Return the part of `lake erase` that erases from landed files. done: receives what it did."""
-    from lake_assets.incremental.execution.engine import utc_now
+    from lake_assets.incremental.engine.engine import utc_now
     from lake_assets.incremental.from_settings import open_pipeline
     from lake_assets.landing.erasure.erase import erases_landed
 
@@ -263,7 +263,7 @@ def _show_landed(tailers: Sequence[ZoneTailer]) -> None:
 
 def _open_service() -> LandingService:
     from lake_assets.connections.catalog import open_catalog
-    from lake_assets.incremental.execution.engine import utc_now
+    from lake_assets.incremental.engine.engine import utc_now
     from lake_assets.incremental.from_settings import open_pipeline
     from lake_assets.landing.landing_service import LandingService
 

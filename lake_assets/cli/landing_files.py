@@ -97,7 +97,7 @@ def reshard(
     zones: Zones = None,
 ) -> None:
     """Distribute the records of TOPIC over SHARDS shards, by distinct id. If it was interrupted, run it again."""
-    from lake_assets.incremental.execution.engine import utc_now
+    from lake_assets.incremental.engine.engine import utc_now
     from lake_assets.landing.files.sharding import shards as shards_of_topic
     from lake_assets.landing.operations.reshard import reshard_all
 

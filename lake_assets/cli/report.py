@@ -17,7 +17,7 @@ from lake_assets.settings import settings
 
 if TYPE_CHECKING:
     from lake_assets.base.findings import Finding
-    from lake_assets.incremental.monitoring.overview import Overview
+    from lake_assets.incremental.operations.overview import Overview
     from lake_assets.pages.data_path.stages import DataPath
     from lake_assets.pages.verdict import Verdict
 
@@ -74,7 +74,7 @@ def _show_target_problems(findings: Sequence[Finding]) -> None:
 def _read() -> _Report:
     from lake_assets.cli.checks.doctor import diagnose
     from lake_assets.connections.clients.sql_catalog import one_look
-    from lake_assets.incremental.monitoring.overview import overview
+    from lake_assets.incremental.operations.overview import overview
     from lake_assets.pages.data_path.collect import data_path
     from lake_assets.pages.verdict import verdict
 
@@ -101,7 +101,7 @@ def _serve(port: int) -> None:
 
 
 def _is_target_problem(found: Finding) -> bool:
-    from lake_assets.incremental.diagnosis.session_check import TARGETS
+    from lake_assets.incremental.operations.doctor import TARGETS
 
     return found.check == TARGETS and found.level == "error"
 

@@ -53,7 +53,7 @@ def push(
     Readers see the new snapshots of all tables of a push group at the same moment.
     """
     from lake_assets.connections.catalog import open_catalog
-    from lake_assets.incremental.execution.engine import utc_now
+    from lake_assets.incremental.engine.engine import utc_now
     from lake_assets.pages.terminal import serving as views
     from lake_assets.serving.store.sources import from_parquet
 
@@ -320,13 +320,13 @@ def _entries(words: list[str]) -> dict[str, str]:
 
 def _last_erasure() -> datetime | None:
     from lake_assets.connections.catalog import open_catalog
-    from lake_assets.incremental.metadata.erasure_registry import last_erasure
+    from lake_assets.incremental.engine.erasures import last_erasure
 
     return last_erasure(open_catalog(settings()))
 
 
 def _open_serving() -> AbstractContextManager[Serving]:
-    from lake_assets.incremental.execution.engine import utc_now
+    from lake_assets.incremental.engine.engine import utc_now
     from lake_assets.serving.served_tables import serving_at
 
     return serving_at(zookeeper_hosts(), settings(), clock=utc_now)

@@ -31,7 +31,7 @@ def init() -> None:
     A target that was dropped after sessions had built it is not created: the exit code is 1, and the error says how to
     rebuild it.
     """
-    from lake_assets.incremental.metadata.source_tables import check_existing
+    from lake_assets.incremental.engine.columns import check_existing
 
     analyse_changed_queries()
     created = create_tables()
@@ -87,7 +87,8 @@ def inspect(
     """Show the partitions of TABLE, with rows, files and bytes, from its metadata alone. Starts no Spark."""
     from dataclasses import replace
 
-    from lake_assets.incremental.metadata import contents, tables
+    from lake_assets.incremental.engine import iceberg
+    from lake_assets.incremental.operations import contents
     from lake_assets.pages.terminal import contents as views
 
     engine = open_engine()
@@ -95,7 +96,7 @@ def inspect(
     for target in engine.pipeline.targets:
         if table in (target.name, target.table):
             table, lineage = target.table, _lineage(target)
-    found = contents.contents(tables.load(engine.catalog, table), table, columns or ())
+    found = contents.contents(iceberg.load(engine.catalog, table), table, columns or ())
     if columns:
         lineage = {column: sources for column, sources in lineage.items() if column in columns}
     render(replace(found, lineage=lineage), views.contents, as_json=as_json)
@@ -119,7 +120,7 @@ def maintain(
 ) -> None:
     """Compact tables, expire snapshots that no target needs, and remove unreferenced files. Changes no row."""
     from lake_assets.incremental.from_settings import open_maintainer
-    from lake_assets.incremental.maintenance.maintainer import tables_of
+    from lake_assets.incremental.operations.maintain import tables_of
     from lake_assets.pages.terminal import maintenance
 
     maintainer = open_maintainer(settings())
@@ -133,7 +134,7 @@ def maintain(
 def _remove_old_runs(catalog: Catalog, pipeline: Pipeline, *, quiet: bool) -> None:
     from lake_assets.connections.addresses import dagster_folder
     from lake_assets.incremental.dagster.watch.run_retention_assets import purge_folder
-    from lake_assets.incremental.execution.engine import utc_now
+    from lake_assets.incremental.engine.engine import utc_now
 
     before = utc_now() - timedelta(days=settings().run_days)
     purged = purge_folder(dagster_folder(settings().home), catalog, pipeline, before=before)
@@ -156,7 +157,7 @@ def complete(
     For a source that went silent, or whose rows land by other means.
     """
     from lake_assets.base.hours import hour_key
-    from lake_assets.incremental.metadata.completeness import declare_complete
+    from lake_assets.incremental.engine.complete import declare_complete
 
     engine = open_engine()
     through = past_hour(hour, where="HOUR")

@@ -20,7 +20,7 @@ from lake_assets.pages.terminal.render import print_json, render, show
 from lake_assets.settings import settings
 
 if TYPE_CHECKING:
-    from lake_assets.incremental.planning.session import NoSession, SessionReport
+    from lake_assets.incremental.engine.model import NoSession, SessionReport
 
 
 SIGNAL_SECONDS = 5
@@ -58,7 +58,7 @@ def catch_up(
     If a session failed, the other targets go on. All failures are listed at the end.
     The exit code is 1 if a session failed, or if others have changed a target.
     """
-    from lake_assets.incremental.execution.catch_up import Outcome, catch_up
+    from lake_assets.incremental.engine.catch_up import Outcome, catch_up
     from lake_assets.pages.terminal import sessions as views
 
     def report(outcome: Outcome) -> None:
@@ -164,7 +164,7 @@ def _shown(*, as_json: bool) -> Callable[[SessionReport], None]:
 
 def _end(found: SessionReport | NoSession, *, as_json: bool) -> None:
     """Show what was not shown yet of a rebuild, and end with its exit code."""
-    from lake_assets.incremental.planning.session import SessionReport
+    from lake_assets.incremental.engine.model import SessionReport
     from lake_assets.pages.terminal import sessions as views
 
     if as_json or not isinstance(found, SessionReport):
@@ -186,7 +186,7 @@ def verify(
     Without hours, it compares those whose turn it is today, at most LAKE_VERIFY_HOURS of each target. The exit code is
     1 if an hour differs.
     """
-    from lake_assets.incremental.monitoring.verification import verify_hours
+    from lake_assets.incremental.operations.verify import verify_hours
     from lake_assets.pages.terminal.verification import verified
 
     engine = open_engine()

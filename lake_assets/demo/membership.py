@@ -26,10 +26,10 @@ from lake_assets.demo.output import check, console, headline
 from lake_assets.demo.services import play_on_services
 from lake_assets.demo.sessions import built_hours, state_of, wait_until_idle
 from lake_assets.demo.stage import Stage
+from lake_assets.incremental.engine import iceberg
+from lake_assets.incremental.engine.model import NoSession
 from lake_assets.incremental.from_settings import open_engine
-from lake_assets.incremental.metadata import tables
-from lake_assets.incremental.monitoring import verify
-from lake_assets.incremental.planning.session import NoSession
+from lake_assets.incremental.operations import verify
 from lake_assets.landing.loading.progress import BATCH_PREFIX
 from lake_assets.landing.manifest.schema import ALL_VERDICTS
 
@@ -149,7 +149,7 @@ def _play_dirty_rows(stage: Stage) -> None:
     for topic, reason in letters["a"]:
         console.print(f"  [yellow]dead letter[/] of {topic}: {reason}")
     check("both zones have the same dead letters", letters["b"], letters["a"])
-    rows = tables.load(stage.engine.catalog, "etl.quarantine").scan().to_arrow().to_pylist()
+    rows = iceberg.load(stage.engine.catalog, "etl.quarantine").scan().to_arrow().to_pylist()
     counts = Counter(row["reason"] for row in rows)
     for reason, count in sorted(counts.items()):
         console.print(f"  [yellow]quarantined[/] {reason}: {count}")
@@ -229,7 +229,7 @@ def _play_dropped_table(stage: Stage) -> None:
 def _checksum(stage: Stage, table: str) -> int:
     """Return a checksum of a table's rows that does not depend on their order."""
     total = 0
-    for row in tables.load(stage.engine.catalog, table).scan().to_arrow().to_pylist():
+    for row in iceberg.load(stage.engine.catalog, table).scan().to_arrow().to_pylist():
         values = sorted(row.items())
         total += zlib.crc32(repr(values).encode())
     return total
@@ -259,7 +259,7 @@ def _check_messages(stage: Stage, feed: Feed, dead_letters: int) -> None:
     table = feed.raw.table
     sent = sum(landing.rows[table].num_rows for landing in stage.sent)
     landed = StartsWith("batch_id", BATCH_PREFIX)  # type: ignore[call-arg, arg-type]
-    loaded = tables.load(stage.engine.catalog, table).scan(row_filter=landed).count()
+    loaded = iceberg.load(stage.engine.catalog, table).scan(row_filter=landed).count()
     what = f"{table}: {sent} messages"
     if dead_letters:
         what += f", {dead_letters} of them are dead letters"
@@ -281,7 +281,7 @@ def _compare_with_sent(stage: Stage) -> bool:
 
 def _is_as_expected(stage: Stage, target: Target, expected: list[Row]) -> bool:
     """Compare a target with the rows that it should have, and print the result."""
-    rows = tables.load(stage.engine.catalog, target.table).scan().to_arrow().to_pylist()
+    rows = iceberg.load(stage.engine.catalog, target.table).scan().to_arrow().to_pylist()
     found = membership_proof.compare(target.table, target.columns, rows, expected)
     has_complete = stage.engine.state(target).committed.complete_through is not None
     left = "; ".join(verify.left(stage.engine, target)) if has_complete else ""

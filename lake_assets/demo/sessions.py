@@ -13,15 +13,15 @@ from lake_assets.connections.catalog import watched_files
 from lake_assets.demo import services
 from lake_assets.demo.home import START
 from lake_assets.demo.output import console
-from lake_assets.incremental.metadata import tables
-from lake_assets.incremental.metadata.partitions import rows_between
-from lake_assets.incremental.planning.lateness import LOOKBACK_HOURS
-from lake_assets.incremental.planning.session import SessionPlan
+from lake_assets.incremental.engine import iceberg
+from lake_assets.incremental.engine.arrivals import LOOKBACK_HOURS
+from lake_assets.incremental.engine.iceberg import rows_between
+from lake_assets.incremental.engine.model import SessionPlan
 
 if TYPE_CHECKING:
     from lake_assets.demo.stage import Stage
-    from lake_assets.incremental.execution.log import SessionRecord
-    from lake_assets.incremental.execution.state import State
+    from lake_assets.incremental.engine.session_log import SessionRecord
+    from lake_assets.incremental.engine.state import State
 
 DAY_PREFIX = f"{START[:10]}-"
 """Start of every hour key of the demo's only day."""
@@ -135,7 +135,7 @@ def _compare_with_lookback(stage: Stage, record: SessionRecord) -> str:
     last = record.built[-1]
     first = last - LOOKBACK_HOURS + 1
     target = stage.engine.pipeline.target(record.plan.process)
-    table = tables.load(stage.engine.catalog, target.table)
+    table = iceberg.load(stage.engine.catalog, target.table)
     rows = rows_between(table, target.time_column, first, last)
     found = f"a {LOOKBACK_HOURS}-hour lookback would process {rows} rows"
     missed = [hour for hour in record.built if hour < first]

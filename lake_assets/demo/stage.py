@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from lake_assets.demo.membership_simulator import Landing
-    from lake_assets.incremental.execution.engine import Engine
-    from lake_assets.incremental.execution.log import SessionRecord
+    from lake_assets.incremental.engine.engine import Engine
+    from lake_assets.incremental.engine.session_log import SessionRecord
     from lake_assets.landing.loading.loader import Loaded
     from lake_assets.landing.manifest.schema import Entry
     from lake_assets.landing.manifest.zone_writer import ZoneWriter

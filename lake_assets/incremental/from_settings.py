@@ -14,14 +14,14 @@ from typing import TYPE_CHECKING
 from lake_assets.errors import ConfigurationError, LakeError
 from lake_assets.errors.texts import first_line, text_of
 from lake_assets.incremental.declaration import Pipeline, merge
-from lake_assets.incremental.maintenance.policy import Policy
-from lake_assets.incremental.monitoring.freshness import with_default_max_delay
-from lake_assets.incremental.user_code.places import user_line
+from lake_assets.incremental.engine.user_code import user_line
+from lake_assets.incremental.operations.freshness import with_default_max_delay
+from lake_assets.incremental.operations.maintain import Policy
 from lake_assets.pipeline_names import is_folder, pipeline_names
 
 if TYPE_CHECKING:
-    from lake_assets.incremental.execution.engine import Engine
-    from lake_assets.incremental.maintenance.maintainer import Maintainer
+    from lake_assets.incremental.engine.engine import Engine
+    from lake_assets.incremental.operations.maintain import Maintainer
     from lake_assets.settings import Settings
 
 
@@ -93,7 +93,7 @@ def maintenance_policy(settings: Settings) -> Policy:
 
 def open_maintainer(settings: Settings) -> Maintainer:
     """Return the maintainer of the tables."""
-    from lake_assets.incremental.maintenance.maintainer import Maintainer
+    from lake_assets.incremental.operations.maintain import Maintainer
 
     engine = open_engine(settings)
     assert engine.spark is not None
@@ -110,7 +110,7 @@ def open_engine(settings: Settings) -> Engine:
     """Return the engine on the catalog. It connects to Spark when a session has rows to build, not before."""
     from lake_assets.connections.catalog import open_catalog
     from lake_assets.connections.spark import KeptSession, open_spark
-    from lake_assets.incremental.execution.engine import Engine, utc_now
+    from lake_assets.incremental.engine.engine import Engine, utc_now
 
     kept = KeptSession(partial(open_spark, settings))
     return Engine(open_catalog(settings), open_pipeline(settings), clock=utc_now, spark=kept.session)

@@ -16,11 +16,11 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from lake_assets.incremental.declaration import Pipeline, Target
-    from lake_assets.incremental.execution.catch_up import Outcome
-    from lake_assets.incremental.execution.engine import Engine
-    from lake_assets.incremental.execution.log import SessionRecord
-    from lake_assets.incremental.monitoring.verify import Comparison
-    from lake_assets.incremental.planning.session import Decision
+    from lake_assets.incremental.engine.catch_up import Outcome
+    from lake_assets.incremental.engine.engine import Engine
+    from lake_assets.incremental.engine.model import Decision
+    from lake_assets.incremental.engine.session_log import SessionRecord
+    from lake_assets.incremental.operations.verify import Comparison
     from lake_assets.settings import Settings
 
 
@@ -71,8 +71,8 @@ class Lake:
             ServiceError: The catalog cannot be opened.
         """
         from lake_assets.connections.catalog import open_catalog
-        from lake_assets.incremental.execution.engine import Engine, utc_now
-        from lake_assets.incremental.metadata.erasure_registry import erasure_key
+        from lake_assets.incremental.engine.engine import Engine, utc_now
+        from lake_assets.incremental.engine.erasures import erasure_key
 
         found = settings or settings_of_process()
         sessions = LakeSpark(found, given=spark, has_own_catalog=catalog is not None)
@@ -127,7 +127,7 @@ class Lake:
         Returns:
             One outcome for each session, and for each target one without a session: why none is due.
         """
-        from lake_assets.incremental.execution.catch_up import catch_up
+        from lake_assets.incremental.engine.catch_up import catch_up
 
         wanted = self._targets(target)
         self.create_tables()
@@ -144,7 +144,7 @@ class Lake:
         Returns:
             One comparison for each target.
         """
-        from lake_assets.incremental.monitoring.verify import compare
+        from lake_assets.incremental.operations.verify import compare
 
         spark = self._spark.session()
         return [compare(self._engine, wanted, spark) for wanted in self._targets(target)]

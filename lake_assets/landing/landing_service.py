@@ -11,7 +11,7 @@ from functools import cached_property
 from pyiceberg.catalog import Catalog
 
 from lake_assets.incremental.declaration import Pipeline
-from lake_assets.incremental.metadata.erasure_registry import Erasures, erasure_key
+from lake_assets.incremental.engine.erasures import Erasures, erasure_key
 from lake_assets.landing.consume.heartbeats import HeartbeatSender
 from lake_assets.landing.consume.kafka_reader import partitions
 from lake_assets.landing.consume.messages import Feed, feeds

@@ -8,7 +8,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from lake_assets.incremental.declaration import SessionContext, Source, Stateful, incremental_asset
-from lake_assets.incremental.staging.audits import accepted_values, not_null, sql, unique_key
+from lake_assets.incremental.engine.audits import accepted_values, not_null, sql, unique_key
 from lake_assets.membership.account_state_dim import STATES
 from lake_assets.membership.columns import described
 

@@ -12,7 +12,7 @@ from pyspark.sql import functions as F
 from lake_assets.base.columns import hour_of
 from lake_assets.base.hours import hour_start
 from lake_assets.incremental.declaration import Sequential, Served, SessionContext, Source, incremental_asset
-from lake_assets.incremental.staging.audits import accepted_values, not_null, sql, unique_key
+from lake_assets.incremental.engine.audits import accepted_values, not_null, sql, unique_key
 from lake_assets.membership.columns import described
 
 ACTIVE, UPGRADED, DOWNGRADED, CANCELED = STATES = ("Active", "Upgraded", "Downgraded", "Canceled")

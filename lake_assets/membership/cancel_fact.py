@@ -8,7 +8,7 @@ from pyspark.sql import DataFrame, Window
 from pyspark.sql import functions as F
 
 from lake_assets.incremental.declaration import SessionContext, Source, Stateful, incremental_asset
-from lake_assets.incremental.staging.audits import (
+from lake_assets.incremental.engine.audits import (
     accepted_values,
     no_missing_events,
     not_null,

@@ -4,7 +4,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from lake_assets.incremental.declaration import SessionContext, Source, Stateless, incremental_asset
-from lake_assets.incremental.staging.audits import (
+from lake_assets.incremental.engine.audits import (
     accepted_values,
     no_missing_events,
     not_null,

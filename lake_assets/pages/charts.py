@@ -16,9 +16,8 @@ from typing import Any
 import plotly.graph_objects as go
 
 from lake_assets.base.hours import format_hours, hour_start
-from lake_assets.incremental.monitoring.overview import TargetOverview
-from lake_assets.incremental.monitoring.session_costs import SessionCost
-from lake_assets.incremental.planning.lateness import Arrivals, Cell
+from lake_assets.incremental.engine.arrivals import Arrivals, Cell
+from lake_assets.incremental.operations.overview import SessionCost, TargetOverview
 
 Figure = dict[str, Any]
 """A plotly figure as JSON: `data` and `layout`."""

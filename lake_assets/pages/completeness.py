@@ -8,7 +8,7 @@ from itertools import groupby
 from typing import Literal
 
 from lake_assets.base.hours import hour_key
-from lake_assets.incremental.monitoring.overview import Overview, TableProgress, TargetOverview
+from lake_assets.incremental.operations.overview import Overview, TableProgress, TargetOverview
 
 State = Literal["held", "skipped", "pending", "complete", "missing"]
 

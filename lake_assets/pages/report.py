@@ -7,10 +7,9 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from lake_assets.base.hours import format_hours, hour_key
-from lake_assets.incremental.monitoring.overview import Overview, TargetOverview
-from lake_assets.incremental.monitoring.session_costs import SessionCost
-from lake_assets.incremental.planning.lateness import Arrivals
-from lake_assets.incremental.planning.session import AuditResult
+from lake_assets.incremental.engine.arrivals import Arrivals
+from lake_assets.incremental.engine.model import AuditResult
+from lake_assets.incremental.operations.overview import Overview, SessionCost, TargetOverview
 from lake_assets.pages import charts
 from lake_assets.pages import page as pages
 from lake_assets.pages.charts import Figure

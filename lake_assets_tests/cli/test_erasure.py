@@ -16,8 +16,8 @@ from typer.testing import CliRunner
 from lake_assets.base.timestamps import milliseconds
 from lake_assets.cli.main import app
 from lake_assets.errors import ErasureStopped
-from lake_assets.incremental.execution.engine import utc_now
-from lake_assets.incremental.metadata.erasure_registry import Erasures
+from lake_assets.incremental.engine.engine import utc_now
+from lake_assets.incremental.engine.erasures import Erasures
 from lake_assets.landing.files.records import Record
 from lake_assets.landing.files.sharding import Shard
 from lake_assets.settings import Settings, settings

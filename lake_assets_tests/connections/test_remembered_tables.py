@@ -13,7 +13,7 @@ from lake_assets.connections import remembered_tables
 from lake_assets.connections.catalog import open_catalog, table_names
 from lake_assets.connections.table_folders import local_tables
 from lake_assets.errors import CatalogLost, StoredByNewerVersion
-from lake_assets.incremental.execution.engine import Engine, utc_now
+from lake_assets.incremental.engine.engine import Engine, utc_now
 from lake_assets_tests.incremental.clicks import CLICKS, land_clicks
 
 if TYPE_CHECKING:

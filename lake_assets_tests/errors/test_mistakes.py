@@ -17,7 +17,7 @@ from lake_assets.incremental.declaration import (
     Target,
     incremental_asset,
 )
-from lake_assets.incremental.staging.audits import accepted_values, not_null, referential, unique_key
+from lake_assets.incremental.engine.audits import accepted_values, not_null, referential, unique_key
 
 COLUMNS = {"obs_id": "string", "temp": "double", "place": "string", "seen_at": "timestamptz"}
 OBS = RawTable("raw.obs", COLUMNS, time_column="seen_at")

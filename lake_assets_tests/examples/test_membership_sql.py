@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from lake_assets.incremental.monitoring.verify import compare
+from lake_assets.incremental.operations.verify import compare
 from lake_assets.incremental.sql.analysis import check_folder
 from lake_assets.incremental.sql.folder import folder_pipeline, open_folder
 from lake_assets.membership import PIPELINE

@@ -11,8 +11,8 @@ from functools import cache
 from lake_assets.connections.catalog import open_catalog
 from lake_assets.connections.spark import open_spark
 from lake_assets.errors import LakeError
-from lake_assets.incremental.execution.engine import Engine
-from lake_assets.incremental.planning.session import SessionReport
+from lake_assets.incremental.engine.engine import Engine
+from lake_assets.incremental.engine.model import SessionReport
 from lake_assets.membership import PIPELINE
 from lake_assets.settings import settings
 

@@ -18,8 +18,8 @@ from lake_assets.incremental.declaration import (
     Stateless,
     incremental_asset,
 )
-from lake_assets.incremental.execution.engine import Engine
-from lake_assets.incremental.metadata.tables import COMPLETE_THROUGH
+from lake_assets.incremental.engine.engine import Engine
+from lake_assets.incremental.engine.iceberg import COMPLETE_THROUGH
 from lake_assets_tests.incremental.committing import carry
 
 if TYPE_CHECKING:

@@ -7,12 +7,12 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from lake_assets.incremental.execution.engine import Engine, _plan_of
-from lake_assets.incremental.execution.log import record_of
-from lake_assets.incremental.execution.session import commit_state
-from lake_assets.incremental.execution.state import BLOCKED, State, after_session, logged
-from lake_assets.incremental.planning.plan import Committed, committed_after
-from lake_assets.incremental.planning.session import SessionPlan
+from lake_assets.incremental.engine.engine import Engine, _plan_of
+from lake_assets.incremental.engine.model import Committed, SessionPlan
+from lake_assets.incremental.engine.planning import committed_after
+from lake_assets.incremental.engine.session import commit_state
+from lake_assets.incremental.engine.session_log import record_of
+from lake_assets.incremental.engine.state import BLOCKED, State, after_session, logged
 
 if TYPE_CHECKING:
     from lake_assets.incremental.declaration import Target

@@ -17,9 +17,9 @@ from lake_assets.base.failpoints import EXIT_CODE, PAUSE, SESSION_POINTS, TICK_P
 from lake_assets.connections.catalog import open_catalog
 from lake_assets.connections.spark import open_spark
 from lake_assets.demo.membership_simulator import Arrival, Population, Simulation, generate
-from lake_assets.incremental.metadata import tables
-from lake_assets.incremental.metadata.state_tables import HIGH_WATERMARK, SESSION
-from lake_assets.incremental.planning.session import NoSession, SessionReport
+from lake_assets.incremental.engine import iceberg
+from lake_assets.incremental.engine.iceberg import HIGH_WATERMARK, SESSION
+from lake_assets.incremental.engine.model import NoSession, SessionReport
 from lake_assets.services.service import free_port, running
 from lake_assets.services.spark import spark as spark_service
 from lake_assets.settings import PROJECT, Settings
@@ -154,7 +154,7 @@ def assert_settled(lake: Lake, target: str, source: str) -> None:
     assert state.watermarks[source].snapshot_id == lake.main(source)
     published = lake.published(state.process)
     assert len(set(published)) == len(published)
-    rows = tables.load(lake.catalog, SESSION).scan(f"process_name = '{state.process}'").to_arrow().to_pylist()
+    rows = iceberg.load(lake.catalog, SESSION).scan(f"process_name = '{state.process}'").to_arrow().to_pylist()
     committed = [row["revision"] for row in rows if row["state"] == "committed"]
     assert sorted(committed) == list(range(1, state.n + 1))
     moves = moves_of_watermarks(lake, state.process)
@@ -168,7 +168,7 @@ def assert_settled(lake: Lake, target: str, source: str) -> None:
 
 def moves_of_watermarks(lake: Lake, process: str) -> Counter[str]:
     """Session → how many times it has moved the watermarks of a process."""
-    rows = tables.load(lake.catalog, HIGH_WATERMARK).scan(f"process_name = '{process}'").to_arrow().to_pylist()
+    rows = iceberg.load(lake.catalog, HIGH_WATERMARK).scan(f"process_name = '{process}'").to_arrow().to_pylist()
     moves = {(row["session_id"], row["revision"]) for row in rows}  # a move has a row for each source
     return Counter(session for session, _ in moves)
 

@@ -6,8 +6,8 @@ from functools import cache
 
 from lake_assets.connections.catalog import open_catalog
 from lake_assets.connections.spark import open_spark
+from lake_assets.incremental.engine.engine import Engine
 from lake_assets.incremental.erasure.erase import erase
-from lake_assets.incremental.execution.engine import Engine
 from lake_assets.membership import PIPELINE
 from lake_assets.settings import settings
 from lake_assets_tests.incremental.scenario import NOW

@@ -24,8 +24,8 @@ from lake_assets.connections.spark import open_spark
 from lake_assets.demo.membership_simulator import Arrival, Outage, Population, Simulation, generate
 from lake_assets.errors import AuditFailed, HistoryCut
 from lake_assets.incremental.declaration import Sequential, Stateless
-from lake_assets.incremental.metadata import publish, tables
-from lake_assets.incremental.planning.session import SessionReport
+from lake_assets.incremental.engine import iceberg, publish
+from lake_assets.incremental.engine.model import SessionReport
 from lake_assets.membership import PIPELINE
 from lake_assets.settings import Settings
 from lake_assets_tests.incremental.crash_matrix import start
@@ -109,7 +109,7 @@ class History(RuleBasedStateMachine):
     @rule()
     def repair(self) -> None:
         for table in {"raw.signups", "raw.cancels"}.intersection(self.raw):
-            if tables.load(self.lake.catalog, table).scan("account_id IS NULL").count():
+            if iceberg.load(self.lake.catalog, table).scan("account_id IS NULL").count():
                 self.spark.sql(f"UPDATE lake.{table} SET account_id = 'a' WHERE account_id IS NULL")
 
     @precondition(lambda history: history.settles)
@@ -169,7 +169,7 @@ class History(RuleBasedStateMachine):
     @rule(table=raw_tables)
     def roll_back(self, table: str) -> None:
         """A source loses what its newest snapshot did."""
-        before = list(publish.ancestors(tables.load(self.lake.catalog, table)))[1:2]
+        before = list(publish.ancestors(iceberg.load(self.lake.catalog, table)))[1:2]
         if before:
             self.lake.set_main(table, before[0].snapshot_id)
 
@@ -183,7 +183,7 @@ class History(RuleBasedStateMachine):
 
     def some_row(self, table: str, number: int) -> str:
         key = KEY[table][0]
-        found = tables.load(self.lake.catalog, table).scan(selected_fields=(key,)).to_arrow()[key].to_pylist()
+        found = iceberg.load(self.lake.catalog, table).scan(selected_fields=(key,)).to_arrow()[key].to_pylist()
         keys = sorted(k for k in found if k) or ["none"]
         return f"{key} = '{keys[number % len(keys)]}'"
 
@@ -202,7 +202,7 @@ class History(RuleBasedStateMachine):
     def files(self, name: str) -> dict[int, frozenset[str]]:
         """Event hour → the data files of it."""
         found: dict[int, set[str]] = {}
-        for task in tables.load(self.lake.catalog, f"core.{name}").scan().plan_files():
+        for task in iceberg.load(self.lake.catalog, f"core.{name}").scan().plan_files():
             found.setdefault(task.file.partition[0], set()).add(task.file.file_path)
         return {hour: frozenset(paths) for hour, paths in found.items()}
 

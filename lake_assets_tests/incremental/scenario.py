@@ -14,11 +14,10 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from lake_assets.base.hours import hour_key, hour_start
-from lake_assets.incremental.execution.engine import Engine
-from lake_assets.incremental.metadata import publish, tables
-from lake_assets.incremental.metadata.state_tables import QUARANTINE
-from lake_assets.incremental.metadata.transactions import OneCopyTransaction
-from lake_assets.incremental.planning.session import NoSession, SessionReport
+from lake_assets.incremental.engine import iceberg, publish
+from lake_assets.incremental.engine.engine import Engine
+from lake_assets.incremental.engine.iceberg import QUARANTINE, OneCopyTransaction
+from lake_assets.incremental.engine.model import NoSession, SessionReport
 from lake_assets.membership import PIPELINE
 from lake_assets.membership.raw import RAW
 from lake_assets_tests.membership import oracle
@@ -31,8 +30,8 @@ if TYPE_CHECKING:
 
     from lake_assets.demo.membership_simulator import Landing
     from lake_assets.incremental.declaration import Pipeline, Target
-    from lake_assets.incremental.execution.log import SessionRecord
-    from lake_assets.incremental.execution.state import State
+    from lake_assets.incremental.engine.session_log import SessionRecord
+    from lake_assets.incremental.engine.state import State
     from lake_assets_tests.membership.in_memory import Lake as Rows
     from lake_assets_tests.membership.oracle import Row
 
@@ -64,14 +63,14 @@ class Lake:
         for raw in RAW:
             if only is None or raw.table in only:
                 rows, through = landing.rows[raw.table], landing.complete_through[raw.table]
-                with OneCopyTransaction(tables.load(self.catalog, raw.table)) as transaction:
+                with OneCopyTransaction(iceberg.load(self.catalog, raw.table)) as transaction:
                     if rows.num_rows:
                         transaction.append(rows.cast(transaction.table_metadata.schema().as_arrow()))
                     if through is not None:
-                        transaction.set_properties({tables.COMPLETE_THROUGH: hour_key(through)})
+                        transaction.set_properties({iceberg.COMPLETE_THROUGH: hour_key(through)})
 
     def append(self, table: str, rows: pa.Table | Iterable[Row]) -> None:
-        found = tables.load(self.catalog, table)
+        found = iceberg.load(self.catalog, table)
         if not isinstance(rows, pa.Table):
             schema = pa.schema([(name, ARROW[kind]) for name, kind in COLUMNS[table].items()])
             rows = pa.Table.from_pylist(list(rows), schema=schema)
@@ -80,10 +79,10 @@ class Lake:
 
     def complete(self, table: str, hour: int) -> None:
         """Declare a table complete through an hour, a number."""
-        self.set_property(table, tables.COMPLETE_THROUGH, hour_key(hour))
+        self.set_property(table, iceberg.COMPLETE_THROUGH, hour_key(hour))
 
     def set_property(self, table: str, name: str, value: str) -> None:
-        with OneCopyTransaction(tables.load(self.catalog, table)) as transaction:
+        with OneCopyTransaction(iceberg.load(self.catalog, table)) as transaction:
             transaction.set_properties({name: value})
 
     def compact(self, table: str) -> int:
@@ -93,11 +92,11 @@ class Lake:
 
     def set_main(self, table: str, snapshot_id: int) -> None:
         """Roll a table back, or forth."""
-        tables.load(self.catalog, table).manage_snapshots().set_current_snapshot(snapshot_id=snapshot_id).commit()
+        iceberg.load(self.catalog, table).manage_snapshots().set_current_snapshot(snapshot_id=snapshot_id).commit()
 
     def expire(self, table: str) -> None:
         """Forget all snapshots of a table but the newest, and those that a branch or a tag names."""
-        found = tables.load(self.catalog, table)
+        found = iceberg.load(self.catalog, table)
         named = {ref.snapshot_id for ref in found.metadata.refs.values()}
         old = [s.snapshot_id for s in found.metadata.snapshots if s.snapshot_id not in named]
         found.maintenance.expire_snapshots().by_ids(old).commit()
@@ -112,7 +111,7 @@ class Lake:
 
     def bad_rows(self, raw: str) -> int:
         """How many rows of a raw table belong in quarantine."""
-        rows = tables.load(self.catalog, raw).scan().to_arrow().to_pylist()
+        rows = iceberg.load(self.catalog, raw).scan().to_arrow().to_pylist()
         return len(rows) - len(oracle.sound(raw, rows, hour_start(START)))
 
     def run(self, name: str) -> SessionReport | NoSession:
@@ -137,12 +136,12 @@ class Lake:
 
     def rows(self, *names: str) -> Rows:
         """Rows of tables as they are now, in an order of their own."""
-        return in_order({n: tables.load(self.catalog, n).scan().to_arrow().to_pylist() for n in names})
+        return in_order({n: iceberg.load(self.catalog, n).scan().to_arrow().to_pylist() for n in names})
 
     def truth(self) -> Rows:
         """What a full rebuild from all raw rows gives."""
-        raw = {r.table: tables.load(self.catalog, r.table) for r in RAW}
-        through = {name: tables.complete_through(table, name) for name, table in raw.items()}
+        raw = {r.table: iceberg.load(self.catalog, r.table) for r in RAW}
+        through = {name: iceberg.complete_through(table, name) for name, table in raw.items()}
         ends = {name: hour_start(START - 1 if hour is None else hour) for name, hour in through.items()}
         rows = {name: table.scan().to_arrow().to_pylist() for name, table in raw.items()}
         return in_order(oracle.expected(rows, start=hour_start(START), through=ends))
@@ -154,20 +153,20 @@ class Lake:
         assert self.rows(*tables) == {table: truth[table] for table in tables}, note
 
     def main(self, name: str) -> int | None:
-        return publish.main_id(tables.load(self.catalog, name))
+        return publish.main_id(iceberg.load(self.catalog, name))
 
     def complete_through(self, name: str) -> int | None:
-        through = tables.complete_through(tables.load(self.catalog, name), name)
+        through = iceberg.complete_through(iceberg.load(self.catalog, name), name)
         return None if through is None else through - START
 
     def published(self, name: str) -> list[str]:
         """The sessions whose snapshots are in a table's history, oldest first, one entry for each snapshot."""
-        table = tables.load(self.catalog, name)
+        table = iceberg.load(self.catalog, name)
         ids = [s.summary.additional_properties.get(publish.WAP_ID) for s in publish.ancestors(table) if s.summary]
         return [i.rsplit(".", 1)[0] for i in reversed(ids) if i]
 
     def quarantined(self, name: str) -> list[Row]:
-        rows: list[Row] = tables.load(self.catalog, QUARANTINE).scan(f"target = '{name}'").to_arrow().to_pylist()
+        rows: list[Row] = iceberg.load(self.catalog, QUARANTINE).scan(f"target = '{name}'").to_arrow().to_pylist()
         return rows
 
 
@@ -197,8 +196,8 @@ def raw_row(table: str, number: int, hour: int, **values: object) -> Row:
 
 def landed(catalog: Catalog, *accounts: str) -> Table:
     """The table raw.signups, created if need be, with a signup of each account in one file more. Needs no Spark."""
-    tables.create_raw(catalog, RAW[0])
-    table = tables.load(catalog, "raw.signups")
+    iceberg.create_raw(catalog, RAW[0])
+    table = iceberg.load(catalog, "raw.signups")
     schema = pa.schema([(name, ARROW[kind]) for name, kind in COLUMNS["raw.signups"].items()])
     rows = pa.Table.from_pylist([signup(i, 1, account_id=a) for i, a in enumerate(accounts)], schema=schema)
     table.append(rows.cast(table.schema().as_arrow()))

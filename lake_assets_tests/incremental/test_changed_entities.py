@@ -12,10 +12,10 @@ import pytest
 
 from lake_assets.base.columns import ENTITY
 from lake_assets.incremental.declaration import Sequential, Target
-from lake_assets.incremental.execution.engine import Engine
-from lake_assets.incremental.metadata import tables
-from lake_assets.incremental.planning.session import SessionPlan, SessionReport
-from lake_assets.incremental.staging.entity_rows import ChangedEntities, differing, ids_of
+from lake_assets.incremental.engine import iceberg
+from lake_assets.incremental.engine.engine import Engine
+from lake_assets.incremental.engine.model import SessionPlan, SessionReport
+from lake_assets.incremental.engine.prepare import ChangedEntities, differing, ids_of
 from lake_assets.membership import PIPELINE
 from lake_assets_tests.incremental.scenario import NOW, START, Lake, signup
 from lake_assets_tests.membership.in_memory import in_order
@@ -75,7 +75,7 @@ def session(lake: Lake) -> SessionReport:
 
 def rows(lake: Lake, target: Target) -> Rows:
     """The rows of the dimension or its twin, in an order of their own."""
-    return in_order({MINE.table: tables.load(lake.catalog, target.table).scan().to_arrow().to_pylist()})
+    return in_order({MINE.table: iceberg.load(lake.catalog, target.table).scan().to_arrow().to_pylist()})
 
 
 def numbers(hours: Iterable[int]) -> list[int]:

@@ -9,8 +9,8 @@ import pytest
 
 from lake_assets.base.hours import hour_start
 from lake_assets.errors import TargetRolledBack
-from lake_assets.incremental.metadata import tables
-from lake_assets.incremental.planning.session import NoSession, SessionPlan, SessionReport
+from lake_assets.incremental.engine import iceberg
+from lake_assets.incremental.engine.model import NoSession, SessionPlan, SessionReport
 from lake_assets.membership.raw import RAW
 from lake_assets_tests.incremental.scenario import START, Lake, signup
 
@@ -75,7 +75,7 @@ def test_rows_that_others_delete_change_or_append_are_healed_by_the_next_session
     lake.catch_up("account_state_dim")
 
     # Rows by hand, of hours that no session may build, as well: these go.
-    rows = tables.load(lake.catalog, DIM).scan(limit=1).to_arrow()
+    rows = iceberg.load(lake.catalog, DIM).scan(limit=1).to_arrow()
     for hour in (-30, 3, 4000):
         moved = pa.array([hour_start(START + hour)], pa.timestamp("us", "UTC"))
         position = rows.schema.get_field_index("state_hour")

@@ -11,10 +11,10 @@ from pyiceberg.transforms import HourTransform
 
 from lake_assets.base.hours import hour_start, parse_hour
 from lake_assets.incremental.declaration import Source
-from lake_assets.incremental.metadata import tables
-from lake_assets.incremental.planning.changes import SourceChanges, Watermark, changes
-from lake_assets.incremental.planning.session import SourceRange
-from lake_assets.incremental.staging.reading import read_appended
+from lake_assets.incremental.engine import iceberg
+from lake_assets.incremental.engine.model import SourceRange
+from lake_assets.incremental.engine.prepare import read_appended
+from lake_assets.incremental.engine.source_changes import SourceChanges, Watermark, changes
 
 if TYPE_CHECKING:
     from pyiceberg.catalog import Catalog
@@ -35,8 +35,8 @@ class Tables:
         self.catalog, self.spark = catalog, spark
         self.marks: dict[str, Watermark] = {}
         for source in (PLAIN, FACT):
-            by: tables.Partitions = {"at": HourTransform()} if source is FACT else {}
-            tables.create(catalog, source.table, {"id": "string", "at": "timestamptz", "v": "int"}, by, {})
+            by: iceberg.Partitions = {"at": HourTransform()} if source is FACT else {}
+            iceberg.create(catalog, source.table, {"id": "string", "at": "timestamptz", "v": "int"}, by, {})
 
     def sql(self, statement: str) -> None:
         self.spark.sql(statement)
@@ -47,7 +47,7 @@ class Tables:
 
     def new(self, source: Source) -> SourceChanges:
         """What is new since this was asked last."""
-        table = tables.load(self.catalog, source.table)
+        table = iceberg.load(self.catalog, source.table)
         found = changes(table, source, self.marks.get(source.table), start=START)
         self.marks[source.table] = found.head
         return found
@@ -118,7 +118,7 @@ def test_what_spark_does_to_a_table(catalog: Catalog, spark: SparkSession) -> No
     lake.insert(FACT, 10, 11)
     lake.sql(f"CALL lake.system.expire_snapshots(table => 'core.fact', older_than => {later()}, retain_last => 1)")
     assert seen(lake.new(FACT)) == ("expired", ["rewrite"], [10, 11])
-    assert since.snapshot_id not in {s.snapshot_id for s in tables.load(catalog, "core.fact").metadata.snapshots}
+    assert since.snapshot_id not in {s.snapshot_id for s in iceberg.load(catalog, "core.fact").metadata.snapshots}
 
     # One that expires while every snapshot after it stays: read on, and Iceberg reads on as well.
     lake.sql("UPDATE lake.core.fact SET v = 3 WHERE id = 'e10'")

@@ -10,8 +10,8 @@ from pyspark.sql import functions as F
 
 from lake_assets import Pipeline, Sequential, SessionContext, Stateful, audits, incremental_asset
 from lake_assets.base.hours import hour_of
-from lake_assets.incremental.metadata import tables
-from lake_assets.incremental.monitoring import verify
+from lake_assets.incremental.engine import iceberg
+from lake_assets.incremental.operations import verify
 from lake_assets_tests.incremental.payments import COLUMNS, LAST, PAYMENTS, START, Row, arrow, standing, version
 from lake_assets_tests.incremental.scenario import Lake
 
@@ -72,14 +72,14 @@ def assert_true(lake: Lake, landed: list[Row], through: int) -> None:
     by_hour = {}
     for hour in range(FIRST, through + 1):
         by_hour[hour] = sum(row["amount"] for row in paid if hour_of(row["paid_at"]) - START <= hour)
-    found = tables.load(lake.catalog, payment_total.table).scan().to_arrow().to_pylist()
+    found = iceberg.load(lake.catalog, payment_total.table).scan().to_arrow().to_pylist()
     assert {hour_of(row["at"]) - START: row["total"] for row in found} == by_hour
     expected = {}
     for row in paid:
         order = (row["paid_at"], row["payment_id"])
         earlier = [other for other in paid if (other["paid_at"], other["payment_id"]) <= order]
         expected[row["payment_id"]] = (row["amount"], sum(other["amount"] for other in earlier))
-    found = tables.load(lake.catalog, payment_with_total.table).scan().to_arrow().to_pylist()
+    found = iceberg.load(lake.catalog, payment_with_total.table).scan().to_arrow().to_pylist()
     assert {row["payment_id"]: (row["amount"], row["total"]) for row in found} == expected
     assert len(found) == len(expected)
 

@@ -16,12 +16,11 @@ from lake_assets.base.hours import hour_start
 from lake_assets.connections.catalog import open_catalog
 from lake_assets.connections.spark import open_spark
 from lake_assets.errors import AuditFailed
-from lake_assets.incremental.execution.engine import Engine, utc_now
-from lake_assets.incremental.metadata import tables
-from lake_assets.incremental.monitoring import verify
-from lake_assets.incremental.planning.session import NoSession, PlannedHour, SessionPlan, SessionReport
-from lake_assets.incremental.staging import row_validation
-from lake_assets.incremental.staging.stage import Stager
+from lake_assets.incremental.engine import iceberg, prepare
+from lake_assets.incremental.engine.engine import Engine, utc_now
+from lake_assets.incremental.engine.model import NoSession, PlannedHour, SessionPlan, SessionReport
+from lake_assets.incremental.engine.stage import Stager
+from lake_assets.incremental.operations import verify
 from lake_assets.settings import settings
 from lake_assets_tests.incremental.crash_matrix import die
 from lake_assets_tests.incremental.payments import (
@@ -67,7 +66,7 @@ class Payments:
         assert self.published() == standing(self.landed), report.plan
 
     def published(self, table: str = FACT) -> list[Row]:
-        rows = tables.load(self.lake.catalog, table).scan().to_arrow().to_pylist()
+        rows = iceberg.load(self.lake.catalog, table).scan().to_arrow().to_pylist()
         return sorted(rows, key=lambda row: (row["payment_id"], str(row.get("valid_from"))))
 
     def built(self, *rows: Row) -> tuple[str, list[int], list[int]]:
@@ -199,16 +198,16 @@ def test_a_fault_in_the_choice_of_versions_is_stopped_by_an_audit(
 ) -> None:
     payments.land(version("a", 1, 10), version("b", 2, 10), version("c", 2, 11))
     payments.session()
-    numbered = row_validation._numbered
+    numbered = prepare._numbered
     faults: dict[str, Any] = {
         "_numbered": lambda rows, source, order, _: numbered(rows, source, order, F.asc),
         "_is_deleted": lambda source: F.lit(False),
-        "is_counted": row_validation.is_valid,
+        "is_counted": prepare.is_valid,
     }
     payments.land(version("a", 4, 20), version("b", 2, 20, op="D"), version("c", 5, 9))
     for name, fault in faults.items():
         with monkeypatch.context() as patch:
-            patch.setattr(row_validation, name, fault)
+            patch.setattr(prepare, name, fault)
             with pytest.raises(AuditFailed, match="source_target_counts"):
                 payments.lake.engine.run(payments.lake.target("payment_fact"), again=True)
     report = payments.lake.engine.run(payments.lake.target("payment_fact"), again=True)

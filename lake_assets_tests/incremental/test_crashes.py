@@ -9,7 +9,7 @@ import pytest
 
 from lake_assets.demo.membership_simulator import generate
 from lake_assets.errors import TargetRolledBack
-from lake_assets.incremental.planning.session import NoSession
+from lake_assets.incremental.engine.model import NoSession
 from lake_assets_tests.incremental.crash_matrix import (
     SCENARIOS,
     SMALL,

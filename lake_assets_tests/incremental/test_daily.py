@@ -15,12 +15,12 @@ from lake_assets.base.grain import HOUR
 from lake_assets.base.hours import hour_key, hour_start
 from lake_assets.errors import ConfigurationError
 from lake_assets.incremental.declaration import Pipeline, SessionContext, Source, Stateless, incremental_asset
-from lake_assets.incremental.execution.engine import Engine
-from lake_assets.incremental.metadata import tables
-from lake_assets.incremental.metadata.partitions import hours_added, rows_between, rows_by_hour
-from lake_assets.incremental.monitoring import verify
-from lake_assets.incremental.planning.changes import hours_present
-from lake_assets.incremental.planning.session import NoSession, SessionReport
+from lake_assets.incremental.engine import iceberg
+from lake_assets.incremental.engine.engine import Engine
+from lake_assets.incremental.engine.iceberg import hours_added, rows_between, rows_by_hour
+from lake_assets.incremental.engine.model import NoSession, SessionReport
+from lake_assets.incremental.engine.source_changes import hours_present
+from lake_assets.incremental.operations import verify
 from lake_assets.membership.raw import RAW, SIGNUPS
 from lake_assets_tests.incremental.in_process_daemon import InProcessDaemon, in_process_daemon
 from lake_assets_tests.incremental.scenario import NOW, START, Lake, signup
@@ -57,7 +57,7 @@ def complete(lake: Lake, hour: int) -> list[SessionReport]:
 def files(lake: Lake) -> dict[date, set[str]]:
     """Day → the data files of the daily table."""
     found: dict[date, set[str]] = {}
-    for row in tables.load(lake.catalog, f"core.{DAILY}").inspect.files().to_pylist():
+    for row in iceberg.load(lake.catalog, f"core.{DAILY}").inspect.files().to_pylist():
         found.setdefault(row["partition"]["state_day_day"], set()).add(row["file_path"])
     return found
 
@@ -159,7 +159,7 @@ def test_dagster_shows_days_and_backfills_those_that_are_complete(catalog: Catal
         # A delivery that landed earlier takes the place of the stored one: its whole day is overwritten.
         lake.append("raw.signups", [{**rows[0], "landed_at": rows[0]["landed_at"] - timedelta(minutes=1)}])
         assert session(daemon) == ["2026-01-01"]
-        ids = tables.load(catalog, LOG).scan().to_arrow()["signup_id"].to_pylist()
+        ids = iceberg.load(catalog, LOG).scan().to_arrow()["signup_id"].to_pylist()
         assert sorted(ids) == ["s01-2", "s02-20", "s03-26"]
 
         both = {"dagster/asset_partition_range_start": "2026-01-01", "dagster/asset_partition_range_end": "2026-01-02"}

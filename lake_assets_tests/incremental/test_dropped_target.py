@@ -9,9 +9,9 @@ from typer.testing import CliRunner
 
 from lake_assets.cli.main import app
 from lake_assets.errors import LakeError, TargetDropped, TargetReplaced
-from lake_assets.incremental.execution.catch_up import catch_up
-from lake_assets.incremental.metadata import tables
-from lake_assets.incremental.planning.session import SessionReport
+from lake_assets.incremental.engine import iceberg
+from lake_assets.incremental.engine.catch_up import catch_up
+from lake_assets.incremental.engine.model import SessionReport
 from lake_assets.membership.raw import RAW
 from lake_assets.settings import settings
 from lake_assets_tests.incremental.scenario import START, Lake, signup
@@ -66,11 +66,11 @@ def test_a_dropped_target_is_an_error_everywhere_until_it_is_rebuilt(
         code, printed = command(*arguments)
         assert (arguments, code) == (arguments, 1)
         assert remedy in printed, arguments
-    assert tables.find(catalog, DIM) is None
+    assert iceberg.find(catalog, DIM) is None
     assert next(o.table for o in catch_up(lake.engine, lake.pipeline.targets) if o.failure) == DIM
 
     # Somebody creates it again: an empty table, which nobody takes for the former one.
-    tables.create_target(catalog, lake.target(DIM))
+    iceberg.create_target(catalog, lake.target(DIM))
     with pytest.raises(TargetReplaced, match="--reset"):
         lake.run(DIM)
     assert command("status")[0] == 1
@@ -103,7 +103,7 @@ def test_an_open_session_does_not_publish_to_a_table_that_it_was_not_planned_for
     catalog.drop_table(FACT)
     with pytest.raises(TargetDropped):
         lake.run("signup_fact")
-    tables.create_target(catalog, lake.target("signup_fact"))
+    iceberg.create_target(catalog, lake.target("signup_fact"))
     with pytest.raises(TargetReplaced):
         lake.run("signup_fact")
     assert isinstance(lake.engine.rebuild_all(lake.target("signup_fact")), SessionReport)

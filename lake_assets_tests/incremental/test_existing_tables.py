@@ -24,14 +24,14 @@ from lake_assets.incremental.declaration import (
     Subject,
     incremental_asset,
 )
-from lake_assets.incremental.execution.engine import Engine
-from lake_assets.incremental.execution.planner import present_heads
-from lake_assets.incremental.maintenance.maintainer import Maintainer, tables_of
-from lake_assets.incremental.metadata import tables
-from lake_assets.incremental.metadata.completeness import declare_complete
-from lake_assets.incremental.metadata.source_tables import check_existing, subject_columns
-from lake_assets.incremental.monitoring.freshness import freshness
-from lake_assets.incremental.planning.session import NoSession, SessionPlan, SessionReport
+from lake_assets.incremental.engine import iceberg
+from lake_assets.incremental.engine.columns import check_existing, subject_columns
+from lake_assets.incremental.engine.complete import declare_complete
+from lake_assets.incremental.engine.engine import Engine
+from lake_assets.incremental.engine.model import NoSession, SessionPlan, SessionReport
+from lake_assets.incremental.engine.planner import present_heads
+from lake_assets.incremental.operations.freshness import freshness
+from lake_assets.incremental.operations.maintain import Maintainer, tables_of
 from lake_assets_tests.incremental.clicks import at
 
 if TYPE_CHECKING:
@@ -134,10 +134,10 @@ def counts(catalog: Catalog) -> Counter[tuple[str, int]]:
 def test_tables_of_others_are_read_as_they_are(catalog: Catalog, spark: SparkSession) -> None:
     engine = Engine(catalog, PIPELINE, clock=lambda: at(9), spark=lambda: spark)
     create_tables(catalog)
-    before = [tables.load(catalog, raw.table).metadata_location for raw in PIPELINE.raw]
+    before = [iceberg.load(catalog, raw.table).metadata_location for raw in PIPELINE.raw]
     assert not {"prod.events", "prod.refunds"} & set(engine.create_tables())
     check_existing(catalog, PIPELINE)
-    assert [tables.load(catalog, raw.table).metadata_location for raw in PIPELINE.raw] == before
+    assert [iceberg.load(catalog, raw.table).metadata_location for raw in PIPELINE.raw] == before
 
     catalog.load_table("prod.events").append(events(catalog, a=at(0, 10), b=at(1, 20), c=at(2, 40)))
     catalog.load_table("prod.refunds").append(refunds(catalog, r=at(0, 5), s=at(1, 5)))

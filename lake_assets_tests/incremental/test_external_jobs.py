@@ -17,7 +17,7 @@ from lake_assets.connections.spark import jvm_conf, spark_conf, spark_environmen
 from lake_assets.demo.membership_simulator import worked_example
 from lake_assets.errors import AuditFailed, NotAsPlanned, PublishConflict, UsageError
 from lake_assets.incremental.declaration import SessionContext
-from lake_assets.incremental.planning.session import NoSession, OpenedSession
+from lake_assets.incremental.engine.model import NoSession, OpenedSession
 from lake_assets.membership import PIPELINE
 from lake_assets.membership.raw import RAW
 from lake_assets_tests.doors.lake_door import LakeDoor

@@ -9,8 +9,8 @@ import pytest
 from lake_assets import Lake, Pipeline
 from lake_assets.base.hours import hour_key
 from lake_assets.errors import ConfigurationError, InvalidHourKey, UsageError
-from lake_assets.incremental.metadata import tables
-from lake_assets.incremental.planning.session import NoSession, SessionPlan
+from lake_assets.incremental.engine import iceberg
+from lake_assets.incremental.engine.model import NoSession, SessionPlan
 from lake_assets.membership import PIPELINE
 from lake_assets_tests.incremental.scenario import START, landed, signup
 from lake_assets_tests.incremental.scenario import Lake as Scenario
@@ -73,7 +73,7 @@ def test_sessions_run_and_are_explained_and_verified(home: Settings, catalog: Ca
 
     (right,) = given.verify()
     assert (right.table, right.rows, right.equal) == ("core.signup_fact", 3, True)
-    tables.load(catalog, "core.signup_fact").delete("signup_id = 's08-2'")
+    iceberg.load(catalog, "core.signup_fact").delete("signup_id = 's08-2'")
     (wrong,) = given.verify("signup_fact")
     assert (wrong.rows, wrong.missing, wrong.extra, wrong.equal) == (2, 1, 0, False)
     given.close()

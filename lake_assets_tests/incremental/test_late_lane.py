@@ -14,11 +14,10 @@ from lake_assets.base.timestamps import moment
 from lake_assets.connections.catalog import open_catalog
 from lake_assets.connections.spark import open_spark
 from lake_assets.incremental.declaration import Defer
-from lake_assets.incremental.execution.engine import Engine, utc_now
-from lake_assets.incremental.maintenance.maintainer import Maintainer
-from lake_assets.incremental.maintenance.policy import Policy
-from lake_assets.incremental.metadata import tables
-from lake_assets.incremental.planning.session import NoSession, SessionPlan, SessionReport
+from lake_assets.incremental.engine import iceberg
+from lake_assets.incremental.engine.engine import Engine, utc_now
+from lake_assets.incremental.engine.model import NoSession, SessionPlan, SessionReport
+from lake_assets.incremental.operations.maintain import Maintainer, Policy
 from lake_assets.membership import PIPELINE
 from lake_assets.settings import settings
 from lake_assets_tests.incremental.crash_matrix import die
@@ -50,7 +49,7 @@ class LaneLake(Lake):
 
     def commit_time(self) -> datetime:
         """When the newest raw rows were committed."""
-        newest = tables.load(self.catalog, "raw.signups").current_snapshot()
+        newest = iceberg.load(self.catalog, "raw.signups").current_snapshot()
         assert newest is not None
         return moment(newest.timestamp_ms)
 

@@ -24,11 +24,11 @@ from lake_assets.incremental.declaration import (
     Stateless,
     incremental_asset,
 )
-from lake_assets.incremental.metadata import tables
-from lake_assets.incremental.metadata.partitions import check_grain
-from lake_assets.incremental.monitoring import verify
-from lake_assets.incremental.planning.session import NoSession, SessionReport
-from lake_assets.incremental.staging.audits import unique_key
+from lake_assets.incremental.engine import iceberg
+from lake_assets.incremental.engine.audits import unique_key
+from lake_assets.incremental.engine.iceberg import check_grain
+from lake_assets.incremental.engine.model import NoSession, SessionReport
+from lake_assets.incremental.operations import verify
 from lake_assets.membership.raw import SIGNUPS
 from lake_assets_tests.incremental.in_process_daemon import InProcessDaemon, in_process_daemon
 from lake_assets_tests.incremental.scenario import START, Lake, signup
@@ -131,9 +131,9 @@ def start_of(day: date) -> datetime:
 
 def assert_true(lake: Lake, rows: list[Row], through: date) -> None:
     by_plan, totals = truth(rows, through)
-    found = tables.load(lake.catalog, signups_by_day.table).scan().to_arrow().to_pylist()
+    found = iceberg.load(lake.catalog, signups_by_day.table).scan().to_arrow().to_pylist()
     assert {(row["plan"], row["day"]): row["signups"] for row in found} == by_plan
-    found = tables.load(lake.catalog, signups_so_far.table).scan().to_arrow().to_pylist()
+    found = iceberg.load(lake.catalog, signups_so_far.table).scan().to_arrow().to_pylist()
     assert {row["day"]: row["signups"] for row in found} == totals
 
 
@@ -240,8 +240,8 @@ def test_dagster_shows_local_days(catalog: Catalog, spark: SparkSession) -> None
 
 
 def test_a_table_is_of_the_time_zone_that_it_was_created_for(catalog: Catalog) -> None:
-    tables.create_target(catalog, signup_log)
-    table = tables.load(catalog, LOG)
+    iceberg.create_target(catalog, signup_log)
+    table = iceberg.load(catalog, LOG)
     check_grain(table, "event_ts", signup_log.grain)
     for other, declared in (
         (HOUR, "grain='hour'"),

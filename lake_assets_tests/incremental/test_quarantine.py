@@ -11,10 +11,10 @@ import pytest
 from lake_assets.demo.membership_simulator import Population, dirty_batch, worked_example
 from lake_assets.errors import AuditFailed
 from lake_assets.incremental.declaration import SessionContext, Source, Stateful, incremental_asset
-from lake_assets.incremental.execution.catch_up import catch_up
-from lake_assets.incremental.metadata import tables
-from lake_assets.incremental.monitoring import verify
-from lake_assets.incremental.planning.session import SessionReport
+from lake_assets.incremental.engine import iceberg
+from lake_assets.incremental.engine.catch_up import catch_up
+from lake_assets.incremental.engine.model import SessionReport
+from lake_assets.incremental.operations import verify
 from lake_assets.membership import PIPELINE
 from lake_assets_tests.incremental.scenario import START, Lake, with_target
 
@@ -135,4 +135,4 @@ def test_every_raw_source_of_a_target_is_judged(catalog: Catalog, spark: SparkSe
         **{("raw.cancel_requests", reason): 1 for reason in flaws("request_id", "event_ts")},
     }
     sound = dirty.rows["raw.cancels"].num_rows - lake.bad_rows("raw.cancels")
-    assert tables.load(catalog, "core.asked_fact").scan().count() == sound
+    assert iceberg.load(catalog, "core.asked_fact").scan().count() == sound

@@ -9,9 +9,9 @@ import pytest
 
 from lake_assets.base.hours import hour_start
 from lake_assets.demo.membership_simulator import EXAMPLE, worked_example
-from lake_assets.incremental.metadata import tables
-from lake_assets.incremental.planning.session import NoSession, SessionReport
-from lake_assets.incremental.staging.unchanged_hours import row_hashes
+from lake_assets.incremental.engine import iceberg
+from lake_assets.incremental.engine.compare import row_hashes
+from lake_assets.incremental.engine.model import NoSession, SessionReport
 from lake_assets.membership import PIPELINE
 from lake_assets_tests.incremental.scenario import START, Lake, signup
 
@@ -87,7 +87,7 @@ def test_a_replaced_source_is_read_again_by_itself(catalog: Catalog, spark: Spar
     lake.land(FIRST)
     lake.catch_up("signup_fact")
     catalog.drop_table("raw.signups")
-    tables.create_raw(catalog, PIPELINE.raw[0])
+    iceberg.create_raw(catalog, PIPELINE.raw[0])
     lake.land(replace(LATE, rows={**LATE.rows, "raw.signups": FIRST.rows["raw.signups"].slice(20)}), ["raw.signups"])
     report = lake.session("signup_fact")
     assert report.plan.load == "overwrite"
@@ -148,7 +148,7 @@ def test_a_late_row_that_changes_nothing_downstream_wakes_nobody(catalog: Catalo
 
 def files_of(lake: Lake, name: str) -> set[str]:
     """The data files of a target."""
-    return {task.file.file_path for task in tables.load(lake.catalog, f"core.{name}").scan().plan_files()}
+    return {task.file.file_path for task in iceberg.load(lake.catalog, f"core.{name}").scan().plan_files()}
 
 
 def change_of_a_stranger() -> Row:

@@ -13,9 +13,9 @@ from lake_assets import Pipeline
 from lake_assets.connections import remembered_tables
 from lake_assets.connections.catalog import open_catalog
 from lake_assets.connections.spark import open_spark
-from lake_assets.incremental.metadata.erasure_registry import erasure_key
-from lake_assets.incremental.metadata.tables import load
-from lake_assets.incremental.monitoring.targets import target_problems
+from lake_assets.incremental.engine.erasures import erasure_key
+from lake_assets.incremental.engine.iceberg import load
+from lake_assets.incremental.operations.freshness import target_problems
 from lake_assets.landing.manifest.status import topics_of
 from lake_assets.landing.manifest.store import open_manifest
 from lake_assets.membership import PIPELINE

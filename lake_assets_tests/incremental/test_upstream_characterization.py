@@ -15,10 +15,9 @@ from pyspark.errors import PySparkException
 from pyspark.sql import functions as F
 
 from lake_assets.incremental.declaration import Source
-from lake_assets.incremental.metadata import publish
-from lake_assets.incremental.planning.changes import changes
-from lake_assets.incremental.staging.prepared_rows import WAP_ID
-from lake_assets.incremental.staging.reading import read_at
+from lake_assets.incremental.engine import publish
+from lake_assets.incremental.engine.prepare import WAP_ID, read_at
+from lake_assets.incremental.engine.source_changes import changes
 
 if TYPE_CHECKING:
     from pyiceberg.catalog import Catalog

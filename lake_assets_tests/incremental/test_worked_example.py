@@ -11,8 +11,8 @@ import pytest
 from lake_assets.base.grain import HOUR
 from lake_assets.base.hours import hour_key
 from lake_assets.demo.membership_simulator import land, worked_example
-from lake_assets.incremental.execution.engine import utc_now
-from lake_assets.incremental.monitoring import verify
+from lake_assets.incremental.engine.engine import utc_now
+from lake_assets.incremental.operations import verify
 from lake_assets.membership import PIPELINE
 from lake_assets_tests.incremental.dagster.graphql import Ui, ui
 from lake_assets_tests.incremental.in_process_daemon import InProcessDaemon, asset_key, in_process_daemon

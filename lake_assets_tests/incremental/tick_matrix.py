@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 from lake_assets.base.failpoints import EXIT_CODE, TICK_POINTS
 from lake_assets.base.hours import hour_key
 from lake_assets.incremental.dagster.sensors import SensorTiming
-from lake_assets.incremental.execution.engine import Engine, utc_now
-from lake_assets.incremental.planning.session import SessionPlan
+from lake_assets.incremental.engine.engine import Engine, utc_now
+from lake_assets.incremental.engine.model import SessionPlan
 from lake_assets.settings import settings
 from lake_assets_tests.incremental.clicks import CLICKS, START, at, click_fact, land_clicks
 from lake_assets_tests.incremental.in_process_daemon import InProcessDaemon, in_process_daemon

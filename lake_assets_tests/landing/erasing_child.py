@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import datetime
 from functools import partial
 
-from lake_assets.incremental.metadata.erasure_registry import Erasure, KeyedHash, erasure_key
+from lake_assets.incremental.engine.erasures import Erasure, KeyedHash, erasure_key
 from lake_assets.landing.erasure.erase import LandedErasure, erase_landed
 from lake_assets.membership import PIPELINE
 from lake_assets.settings import Settings, settings

@@ -18,8 +18,8 @@ from lake_assets.connections.catalog import open_catalog
 from lake_assets.demo.engagement_simulator import send
 from lake_assets.demo.membership_simulator import Landing, heartbeats, messages
 from lake_assets.engagement.model.kafka_topic import KafkaTopic
-from lake_assets.incremental.metadata.erasure_registry import Erasures
-from lake_assets.incremental.metadata.tables import create_raw, load
+from lake_assets.incremental.engine.erasures import Erasures
+from lake_assets.incremental.engine.iceberg import create_raw, load
 from lake_assets.landing.consume.heartbeats import beat
 from lake_assets.landing.consume.kafka_reader import partitions
 from lake_assets.landing.consume.messages import feeds

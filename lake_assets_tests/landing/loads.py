@@ -14,8 +14,8 @@ from pyiceberg.catalog import Catalog
 
 from lake_assets.base.failpoints import EXIT_CODE
 from lake_assets.connections.catalog import open_catalog
-from lake_assets.incremental.metadata.erasure_registry import Erasure, Erasures
-from lake_assets.incremental.metadata.tables import create_raw, load
+from lake_assets.incremental.engine.erasures import Erasure, Erasures
+from lake_assets.incremental.engine.iceberg import create_raw, load
 from lake_assets.landing.consume.messages import feed_of, feeds
 from lake_assets.landing.files.records import Record
 from lake_assets.landing.loading.loader import Loader

@@ -15,8 +15,8 @@ from tenacity import retry, retry_if_exception_type, retry_if_result, stop_after
 from lake_assets.connections.catalog import open_catalog
 from lake_assets.engagement.model.kafka_topic import KafkaTopic
 from lake_assets.errors import ServiceError
-from lake_assets.incremental.metadata.erasure_registry import Erasures
-from lake_assets.incremental.metadata.tables import create_raw, load
+from lake_assets.incremental.engine.erasures import Erasures
+from lake_assets.incremental.engine.iceberg import create_raw, load
 from lake_assets.landing.consume.messages import Feed
 from lake_assets.landing.consume.topic_state import topic_ids
 from lake_assets.landing.files.cutover import Policy

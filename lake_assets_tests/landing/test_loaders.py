@@ -13,8 +13,8 @@ from pyiceberg.types import IntegerType
 from lake_assets.base.hours import hour_of
 from lake_assets.connections.catalog import open_catalog
 from lake_assets.errors import ColumnMismatch, FileDamaged
-from lake_assets.incremental.metadata import tables
-from lake_assets.incremental.metadata.completeness import declare_complete
+from lake_assets.incremental.engine import iceberg
+from lake_assets.incremental.engine.complete import declare_complete
 from lake_assets.landing.consume.idle_spans import IdleSpan, record_idle
 from lake_assets.landing.consume.messages import HEARTBEAT
 from lake_assets.landing.files.entries import DataFile
@@ -147,7 +147,7 @@ def test_files_that_were_replaced_and_removed_since_they_were_chosen_are_no_dama
 def test_a_raw_table_with_other_columns_than_declared_is_refused(landed: Landed) -> None:
     land(landed, 0)
     found = loader(landed.settings)
-    table = tables.load(open_catalog(landed.settings), FEED.raw.table)
+    table = iceberg.load(open_catalog(landed.settings), FEED.raw.table)
     with table.update_schema(allow_incompatible_changes=True) as schema:
         schema.delete_column("plan")
     with table.update_schema() as schema:
@@ -171,15 +171,15 @@ def test_a_heartbeat_of_the_future_completes_nothing_and_what_is_forced_back_sta
         for zone in "ab":
             landed.land(zone, 0, first, records)
         (loaded,) = loader(home, now=NOW).load()
-        table = tables.load(catalog, FEED.raw.table)
-        return tables.complete_through(table, FEED.raw.table), dict(loaded.ignored)
+        table = iceberg.load(catalog, FEED.raw.table)
+        return iceberg.complete_through(table, FEED.raw.table), dict(loaded.ignored)
 
     assert complete(0, far, soon + timedelta(microseconds=1)) == (None, {0: far})
     assert complete(3, soon, far) == (hour_of(NOW) - 1, {0: far})
 
     # a version before has believed it
-    table = tables.load(catalog, FEED.raw.table)
-    believed = {HEARTBEATS: json.dumps({TOPIC: {"0": far.isoformat()}}), tables.COMPLETE_THROUGH: "2028-05-31-23:00"}
+    table = iceberg.load(catalog, FEED.raw.table)
+    believed = {HEARTBEATS: json.dumps({TOPIC: {"0": far.isoformat()}}), iceberg.COMPLETE_THROUGH: "2028-05-31-23:00"}
     with table.transaction() as transaction:
         transaction.set_properties(believed)
     declare_complete(catalog, PIPELINE, FEED.raw.table, hour_of(NOW) - 2, force=True)

@@ -10,7 +10,7 @@ import pytest
 from tenacity import Retrying, stop_after_delay, wait_fixed
 
 from lake_assets.demo.membership_simulator import Arrival, Population, Simulation, generate
-from lake_assets.incremental.metadata.tables import load
+from lake_assets.incremental.engine.iceberg import load
 from lake_assets_tests.incremental.scenario import START, Lake, hour_start
 from lake_assets_tests.landing.kafka_scenario import Landings, sent
 from lake_assets_tests.landing.rival import SIGNUPS, work

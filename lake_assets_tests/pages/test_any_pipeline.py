@@ -7,9 +7,9 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 from lake_assets import Pipeline, RawTable, Source, Stateless, incremental_asset
-from lake_assets.incremental.execution.engine import Engine
-from lake_assets.incremental.metadata import tables
-from lake_assets.incremental.monitoring.overview import overview
+from lake_assets.incremental.engine import iceberg
+from lake_assets.incremental.engine.engine import Engine
+from lake_assets.incremental.operations.overview import overview
 from lake_assets.pages import report
 from lake_assets.pages.data_path.collect import data_path
 from lake_assets.pages.verdict import Verdict, verdict
@@ -76,8 +76,8 @@ def test_any_pipeline_has_a_report(bare_home: Settings, catalog: Catalog) -> Non
 def test_a_table_that_is_not_as_declared_does_not_hide_the_others(bare_home: Settings, catalog: Catalog) -> None:
     Engine(catalog, declared(ORDERS), clock=lambda: NOW).create_tables()
     for name, kind in (("theirs", "timestamptz"), ("texts", "string")):
-        tables.create(catalog, f"shop.{name}", {"ordered_at": kind, "landed_at": kind}, {}, {})
-    tables.create(catalog, "shop.bare", {"ordered_at": "timestamptz"}, {}, {})
+        iceberg.create(catalog, f"shop.{name}", {"ordered_at": kind, "landed_at": kind}, {}, {})
+    iceberg.create(catalog, "shop.bare", {"ordered_at": "timestamptz"}, {}, {})
     others = [replace(ORDERS, table=f"shop.{name}") for name in ("theirs", "bare", "texts")]
 
     judged, page = reported(bare_home, catalog, declared(ORDERS, *others))
@@ -85,8 +85,8 @@ def test_a_table_that_is_not_as_declared_does_not_hide_the_others(bare_home: Set
     assert wrong.problem == "shop.texts should have the column ordered_at (timestamptz), but has it as string."
     assert "Not known for shop.bare: it has no column <code>landed_at</code>." in page
 
-    with tables.load(catalog, "mart.order_fact").transaction() as transaction:
-        transaction.set_properties({tables.COMPLETE_THROUGH: "tomorrow"})
+    with iceberg.load(catalog, "mart.order_fact").transaction() as transaction:
+        transaction.set_properties({iceberg.COMPLETE_THROUGH: "tomorrow"})
     judged, page = reported(bare_home, catalog, declared(ORDERS))
     (wrong,) = judged.wrong
     assert "'tomorrow', which is not an hour key" in wrong.problem

@@ -7,9 +7,8 @@ from datetime import UTC, datetime
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lake_assets.incremental.monitoring.overview import Overview, TableProgress, TargetOverview
-from lake_assets.incremental.monitoring.session_costs import compare_with_lookback
-from lake_assets.incremental.planning.session import HeldHour
+from lake_assets.incremental.engine.model import HeldHour
+from lake_assets.incremental.operations.overview import Overview, TableProgress, TargetOverview, compare_with_lookback
 from lake_assets.pages.completeness import SHOWN_HOURS, completeness
 
 NOW = datetime(2026, 1, 2, tzinfo=UTC)

@@ -12,18 +12,19 @@ from plotly.offline import get_plotlyjs
 
 from lake_assets.base.hours import hour_start
 from lake_assets.errors.texts import ErrorText
-from lake_assets.incremental.execution.engine import Engine
-from lake_assets.incremental.execution.log import SessionRecord
-from lake_assets.incremental.monitoring.overview import (
+from lake_assets.incremental.engine.arrivals import Arrivals, Cell, LandedHour, Lateness
+from lake_assets.incremental.engine.engine import Engine
+from lake_assets.incremental.engine.model import AuditResult, PlannedHour, SessionPlan
+from lake_assets.incremental.engine.session_log import SessionRecord
+from lake_assets.incremental.operations.overview import (
     ColumnOverview,
     Overview,
     QuarantinedRows,
     TableProgress,
     TargetOverview,
+    compare_with_lookback,
+    costs,
 )
-from lake_assets.incremental.monitoring.session_costs import compare_with_lookback, costs
-from lake_assets.incremental.planning.lateness import Arrivals, Cell, LandedHour, Lateness
-from lake_assets.incremental.planning.session import AuditResult, PlannedHour, SessionPlan
 from lake_assets.membership import PIPELINE
 from lake_assets.pages import charts, report
 from lake_assets.pages.data_path.stages import DataPath, Fact, Stage

@@ -11,17 +11,18 @@ from typing import Any
 import pytest
 
 from lake_assets.base.findings import Finding
-from lake_assets.incremental.execution.log import SessionRecord
-from lake_assets.incremental.monitoring.overview import (
+from lake_assets.incremental.engine.arrivals import Arrivals
+from lake_assets.incremental.engine.model import AuditResult, HeldHour, PlannedHour, SessionPlan
+from lake_assets.incremental.engine.session_log import SessionRecord
+from lake_assets.incremental.operations.overview import (
     ColumnOverview,
     Overview,
     QuarantinedRows,
     TableProgress,
     TargetOverview,
+    compare_with_lookback,
+    costs,
 )
-from lake_assets.incremental.monitoring.session_costs import compare_with_lookback, costs
-from lake_assets.incremental.planning.lateness import Arrivals
-from lake_assets.incremental.planning.session import AuditResult, HeldHour, PlannedHour, SessionPlan
 from lake_assets.pages import report
 from lake_assets.pages.data_path.stages import DataPath, Fact, Stage
 from lake_assets.pages.page import write

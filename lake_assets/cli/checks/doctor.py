@@ -42,8 +42,8 @@ def diagnose() -> list[Finding]:
     """Run all checks. Changes nothing, and raises nothing."""
     from lake_assets.base.findings import Check, run_checks
     from lake_assets.cli.checks import machine
-    from lake_assets.incremental.diagnosis.diagnose import diagnose_lake
-    from lake_assets.incremental.execution.engine import utc_now
+    from lake_assets.incremental.engine.engine import utc_now
+    from lake_assets.incremental.operations.doctor import diagnose_lake
     from lake_assets.settings import home_directory
 
     checks = [

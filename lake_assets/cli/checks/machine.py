@@ -14,8 +14,8 @@ from lake_assets.cli.checks.variables import shown_value, unknown_variables
 from lake_assets.connections import addresses, remembered_tables
 from lake_assets.errors import ConfigurationError, StoredByNewerVersion
 from lake_assets.incremental.declaration import Pipeline
+from lake_assets.incremental.engine.erasures import KEY_FILE
 from lake_assets.incremental.from_settings import open_pipeline
-from lake_assets.incremental.metadata.erasure_registry import KEY_FILE
 from lake_assets.passed_properties import variable_name
 from lake_assets.services import lifecycle
 from lake_assets.services.bootstrap import check_java, java_version

@@ -16,8 +16,8 @@ from lake_assets.cli.common import require_begun
 from lake_assets.cli.scaffold.read_files import Dialect, open_file
 from lake_assets.errors import UsageError
 from lake_assets.incremental.declaration import Pipeline, RawTable
-from lake_assets.incremental.execution.planner import MAX_HOURS_BEYOND
-from lake_assets.incremental.metadata.tables import COMPLETE_THROUGH, check_columns, complete_through, load
+from lake_assets.incremental.engine.iceberg import COMPLETE_THROUGH, check_columns, complete_through, load
+from lake_assets.incremental.engine.planner import MAX_HOURS_BEYOND
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -11,9 +11,9 @@ from lake_assets.incremental.dagster.watch.run_retention_assets import run_reten
 from lake_assets.incremental.dagster.watch.verification_checks import verification_definitions
 from lake_assets.incremental.dagster.watch.watch_sensors import watch_definitions
 from lake_assets.incremental.declaration import Pipeline
-from lake_assets.incremental.execution.engine import utc_now
+from lake_assets.incremental.engine.engine import utc_now
 from lake_assets.incremental.from_settings import maintenance_policy
-from lake_assets.incremental.monitoring.alerts import Webhook
+from lake_assets.incremental.operations.alerts import Webhook
 from lake_assets.landing.erasure.erase import erases_landed
 from lake_assets.settings import Settings
 

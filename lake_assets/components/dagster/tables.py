@@ -15,7 +15,7 @@ from pydantic import BaseModel
 from lake_assets.components.dagster.pipeline_definitions import timing_of, watching_definitions
 from lake_assets.components.dagster.scaffolding import IncrementalTableScaffolder, SourceTableScaffolder
 from lake_assets.incremental.dagster.assets import incremental_definitions, sensor_definitions
-from lake_assets.incremental.execution.engine import utc_now
+from lake_assets.incremental.engine.engine import utc_now
 from lake_assets.incremental.from_settings import open_folder_pipeline
 from lake_assets.incremental.sql.attributes import SourceTableAttributes, TableAttributes
 from lake_assets.incremental.sql.folder import open_folder

@@ -30,7 +30,7 @@ from lake_assets.incremental.erasure.certificate import (
     matcher_for,
     search_sources,
 )
-from lake_assets.incremental.maintenance.stored_files import list_files, read_bytes
+from lake_assets.incremental.operations.maintain import list_files, read_bytes
 
 ORG_FOLDER = "org_id="
 NO_ORG = "__HIVE_DEFAULT_PARTITION__"

@@ -20,7 +20,7 @@ from deltalake.exceptions import CommitFailedError
 from lake_assets.engagement.model.delta_log import open_table
 from lake_assets.engagement.model.offsets import OffsetRange, Offsets
 from lake_assets.errors import StateMoved, StoredByNewerVersion
-from lake_assets.incremental.metadata.tables import retrying
+from lake_assets.incremental.engine.iceberg import retrying
 
 SCHEMA = pa.schema(
     [

@@ -30,7 +30,7 @@ from lake_assets.engagement.model.table_schemas import (
     spark_tables,
 )
 from lake_assets.engagement.requests.retention_rules import check_ttl_days
-from lake_assets.incremental.metadata.erasure_registry import KeyedHash, erasure_key
+from lake_assets.incremental.engine.erasures import KeyedHash, erasure_key
 from lake_assets.settings import Settings
 
 if TYPE_CHECKING:

@@ -18,7 +18,7 @@ from lake_assets.incremental.dagster.raw_tables_sensor import raw_tables_sensor
 from lake_assets.incremental.dagster.sensors import Clock, SensedTarget, SensorTiming, sessions_sensor
 from lake_assets.incremental.dagster.session_step import AuditConfig, SessionStep, StepEvent
 from lake_assets.incremental.declaration import Pipeline, Target
-from lake_assets.incremental.execution.engine import Engine
+from lake_assets.incremental.engine.engine import Engine
 
 
 def incremental_definitions(

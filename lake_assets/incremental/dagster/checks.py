@@ -14,11 +14,10 @@ import dagster as dg
 from lake_assets.base.grain import Grain
 from lake_assets.base.hours import format_hours, hour_key
 from lake_assets.incremental.declaration import Stateless, Target
-from lake_assets.incremental.execution.published_audit import PublishedAudit
-from lake_assets.incremental.execution.session import ties_result
-from lake_assets.incremental.planning.plan.pending_hours import PendingHours
-from lake_assets.incremental.planning.session import AuditResult, HeldHour, SessionReport
-from lake_assets.incremental.planning.verdicts import held_by_audit
+from lake_assets.incremental.engine.model import AuditResult, HeldHour, SessionReport, held_by_audit
+from lake_assets.incremental.engine.planning import PendingHours
+from lake_assets.incremental.engine.published_audit import PublishedAudit
+from lake_assets.incremental.engine.session import ties_result
 
 QUARANTINE = "quarantine"
 QUARANTINE_LIMIT = "quarantine_limit"

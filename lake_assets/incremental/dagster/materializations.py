@@ -11,10 +11,9 @@ from pyiceberg.catalog import Catalog
 from lake_assets.base.hours import format_hours
 from lake_assets.incremental.dagster.asset_specs import Metadata, asset_key
 from lake_assets.incremental.declaration import Sequential, Target
-from lake_assets.incremental.metadata import publish, tables
-from lake_assets.incremental.metadata.partitions import SnapshotRows, snapshot_rows
-from lake_assets.incremental.planning.session import SessionPlan, SessionReport
-from lake_assets.incremental.planning.verdicts import in_words
+from lake_assets.incremental.engine import iceberg, publish
+from lake_assets.incremental.engine.iceberg import SnapshotRows, snapshot_rows
+from lake_assets.incremental.engine.model import SessionPlan, SessionReport, verdicts_in_words
 
 UNOBSERVED = "INITIAL"
 """What Dagster takes as the data version of an asset that nobody has observed."""
@@ -24,7 +23,7 @@ def rows_of_session(
     catalog: Catalog, target: Target, report: SessionReport, hours: Collection[int]
 ) -> SnapshotRows | None:
     """Return the rows of a target after a session, by partition; None if its snapshot has expired."""
-    table = tables.load(catalog, target.table)
+    table = iceberg.load(catalog, target.table)
     published = report.published_snapshot_id
     rows = snapshot_rows(table, published or publish.main_id(table), target.time_column, hours, target.grain)
     if rows is None or published is not None:
@@ -102,7 +101,7 @@ def report_metadata(report: SessionReport) -> Metadata:
         "seconds": {step: round(seconds, 2) for step, seconds in report.seconds.items()},
         "total seconds": round(sum(report.seconds.values()), 2),
         "pending hours": format_hours(plan.pending),
-        "⚠ held hours": in_words(report.held),
+        "⚠ held hours": verdicts_in_words(report.held),
         "⚠ skipped hours": _skipped_hours(plan),
         "notes": "\n".join(plan.notes),
     }

@@ -14,10 +14,9 @@ from lake_assets.base.hours import hour_key
 from lake_assets.errors import LakeError
 from lake_assets.incremental.dagster.sensors import Clock, SensorTiming
 from lake_assets.incremental.declaration import Pipeline, RawTable
-from lake_assets.incremental.execution.engine import Engine
-from lake_assets.incremental.inputs.locations import Locations
-from lake_assets.incremental.planning.landed import RawSnapshot
-from lake_assets.incremental.planning.lateness import Lateness
+from lake_assets.incremental.engine.arrivals import Lateness, RawSnapshot
+from lake_assets.incremental.engine.engine import Engine
+from lake_assets.incremental.operations.inputs import Locations
 
 EVENTS_PER_TICK = 200
 """Materializations. The daemon stores them one by one, and has a minute for each tick."""

@@ -20,9 +20,8 @@ from lake_assets.incremental.dagster.asset_specs import asset_key
 from lake_assets.incremental.dagster.session_runs import active_runs
 from lake_assets.incremental.dagster.target_look import Seen, SensorEvent, TargetLook
 from lake_assets.incremental.declaration import Pipeline, Target
-from lake_assets.incremental.execution.engine import Engine
-from lake_assets.incremental.inputs.quiet import FULL_LOOK_SECONDS, Quiet, to_look_at
-from lake_assets.incremental.inputs.target_inputs import Inputs, TargetInputs
+from lake_assets.incremental.engine.engine import Engine
+from lake_assets.incremental.operations.inputs import FULL_LOOK_SECONDS, Inputs, Quiet, TargetInputs, to_look_at
 
 SESSIONS_SENSOR = "sessions_sensor"
 

@@ -18,8 +18,8 @@ from lake_assets.base.grain import Grain
 from lake_assets.base.hours import hour_key, parse_hour
 from lake_assets.errors.infrastructure import passes_by_itself
 from lake_assets.incremental.declaration import Target
-from lake_assets.incremental.execution.planner import Heads
-from lake_assets.incremental.planning.session import SessionPlan
+from lake_assets.incremental.engine.model import SessionPlan
+from lake_assets.incremental.engine.planner import Heads
 
 SESSION_TAG = "lake/session_id"
 SNAPSHOT_TAG = "lake.snapshot/"

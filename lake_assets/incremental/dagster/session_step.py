@@ -34,9 +34,8 @@ from lake_assets.incremental.dagster.checks import (
 from lake_assets.incremental.dagster.materializations import materializations, rows_of_session, version_tags
 from lake_assets.incremental.dagster.session_runs import SESSION_TAG, heads_of
 from lake_assets.incremental.declaration import Target
-from lake_assets.incremental.execution.engine import Engine
-from lake_assets.incremental.planning.session import NoSession, SessionReport
-from lake_assets.incremental.planning.verdicts import in_words
+from lake_assets.incremental.engine.engine import Engine
+from lake_assets.incremental.engine.model import NoSession, SessionReport, verdicts_in_words
 
 StepEvent = dg.AssetMaterialization | dg.AssetCheckEvaluation | dg.AssetCheckResult | dg.MaterializeResult[None]
 
@@ -200,7 +199,7 @@ class SessionStep:
         for evaluation in self._state_evaluations():
             yield from self._shown(evaluation)
         if report.held:
-            raise HoursHeld(self.target.table, in_words(report.held))
+            raise HoursHeld(self.target.table, verdicts_in_words(report.held))
 
     def _audit_events(self, report: SessionReport) -> Iterator[StepEvent]:
         held = self.engine.state(self.target).committed.held
@@ -253,7 +252,7 @@ class SessionStep:
         for note in plan.notes:
             log.info(note)
         if report.held:
-            log.warning("Held back by audits: %s.", in_words(report.held))
+            log.warning("Held back by audits: %s.", verdicts_in_words(report.held))
         if plan.skipped:
             log.warning(
                 "Skipped, because beyond the catch-up threshold: %s. Launch a backfill to build these hours.",

@@ -26,13 +26,13 @@ from lake_assets.incremental.dagster.session_runs import (
     retry_remedy,
     run_request,
 )
-from lake_assets.incremental.execution.log import SessionRecord
-from lake_assets.incremental.planning.plan.pending_hours import pending_hours
-from lake_assets.incremental.planning.session import Decision, NoSession, SessionPlan
+from lake_assets.incremental.engine.model import Decision, NoSession, SessionPlan
+from lake_assets.incremental.engine.planning import pending_hours
+from lake_assets.incremental.engine.session_log import SessionRecord
 
 if TYPE_CHECKING:
     from lake_assets.incremental.declaration import Target
-    from lake_assets.incremental.execution.engine import Engine
+    from lake_assets.incremental.engine.engine import Engine
 
 SESSIONS_PER_LOOK = 20
 """How many of a target's newest sessions are compared with Dagster's materializations."""

@@ -1,4 +1,4 @@
 """Erasing a subject from tables and their files, and the certificate that searches for what is left.
 
-May import `incremental.maintenance`, `incremental.execution` and the folders before them.
+May import `incremental.operations`, `incremental.engine` and the folders before them.
 """

@@ -28,19 +28,17 @@ from lake_assets.base.failpoints import reach
 from lake_assets.base.hours import hour_of
 from lake_assets.errors import ErasureStopped, UsageError
 from lake_assets.incremental.declaration import Subject, Target
+from lake_assets.incremental.engine import iceberg, publish
+from lake_assets.incremental.engine.catch_up import catch_up
+from lake_assets.incremental.engine.columns import at_present, subject_columns
+from lake_assets.incremental.engine.erasures import DROPPED, Erasure, delete_rows, holders, holds
+from lake_assets.incremental.engine.model import NoSession
 from lake_assets.incremental.erasure.history import Removed, remove_history, remove_strays
 from lake_assets.incremental.erasure.redaction import delete_quarantined_rows, redact_audit_samples
-from lake_assets.incremental.execution.catch_up import catch_up
-from lake_assets.incremental.execution.erasure_guard import DROPPED, delete_rows, holders, holds
-from lake_assets.incremental.maintenance.cleaning import drop_deleted_entries, head_has_delete_files
-from lake_assets.incremental.metadata import publish, tables
-from lake_assets.incremental.metadata.erasure_registry import Erasure
-from lake_assets.incremental.metadata.present_columns import at_present
-from lake_assets.incremental.metadata.source_tables import subject_columns
-from lake_assets.incremental.planning.session import NoSession
+from lake_assets.incremental.operations.maintain import drop_deleted_entries, head_has_delete_files
 
 if TYPE_CHECKING:
-    from lake_assets.incremental.execution.engine import Engine
+    from lake_assets.incremental.engine.engine import Engine
 
 GRACE = timedelta(days=1)
 """Age from which on a draft, or a file that nothing ever referred to, is removed: a writer may own a younger one."""
@@ -185,7 +183,7 @@ def _delete_raw_rows(engine: Engine, subject: Subject, value: str) -> dict[str, 
         columns = subject_columns(engine.catalog, raw, subject)
         if not columns:
             continue
-        if head_has_delete_files(tables.load(engine.catalog, raw.table)):
+        if head_has_delete_files(iceberg.load(engine.catalog, raw.table)):
             _rewrite_without_delete_files(engine, raw.table)
         rows = delete_rows(engine.catalog, raw.table, holds(columns, value))
         if rows:
@@ -226,7 +224,7 @@ def _bring_up_to_date(engine: Engine, target: Target) -> bool:
     acknowledged = not isinstance(engine.acknowledge(target, run_id=RUN_ID), NoSession)
     rewritten = drop_deleted_entries(engine.catalog, target.table)
     if rewritten or publish.lags_behind(
-        tables.load(engine.catalog, target.table)
+        iceberg.load(engine.catalog, target.table)
     ):  # the tag of the last session would keep the former manifests
         engine.carry(target, why="erasure", run_id=RUN_ID)
     return len(outcomes) > 1 or acknowledged or rewritten
@@ -250,7 +248,7 @@ def _rebuild_remaining_hours(engine: Engine, subject: Subject, value: str) -> No
 
 
 def _hours_with(catalog: Catalog, target: Target, columns: tuple[str, ...], value: str) -> list[int]:
-    table = tables.load(catalog, target.table)
+    table = iceberg.load(catalog, target.table)
     rows = table.scan(holds(columns, value), selected_fields=(target.time_column,)).to_arrow()
     times = rows.column(target.time_column).to_pylist()
     return sorted({hour_of(time) for time in times})
@@ -259,7 +257,7 @@ def _hours_with(catalog: Catalog, target: Target, columns: tuple[str, ...], valu
 def _check_refs(engine: Engine, subject: Subject, value: str) -> None:
     """Raise `ErasureStopped` if a branch or tag still has rows of the subject; only people drop branches and tags."""
     for name, columns in holders(engine.catalog, engine.pipeline, subject):
-        table = tables.load(engine.catalog, name)
+        table = iceberg.load(engine.catalog, name)
         for ref_name, ref in table.metadata.refs.items():
             rows = at_present(table, ref.snapshot_id).scan(holds(columns, value), snapshot_id=ref.snapshot_id)
             if not rows.count():
@@ -285,7 +283,7 @@ def _remove_old_files(engine: Engine, subject: Subject, value: str, now: datetim
 
 def _has_erased_rows_in_history(catalog: Catalog, name: str) -> bool:
     """Return whether a snapshot that still exists deleted erased rows: the snapshots before it still have them."""
-    table = tables.load(catalog, name)
+    table = iceberg.load(catalog, name)
     summaries = [snapshot.summary for snapshot in table.metadata.snapshots if snapshot.summary]
     return any(DROPPED in summary.additional_properties for summary in summaries)
 

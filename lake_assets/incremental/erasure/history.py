@@ -11,18 +11,19 @@ from pyiceberg.catalog import Catalog
 from lake_assets.base.failpoints import reach
 from lake_assets.base.id_matcher import IdMatcher
 from lake_assets.errors import ErasureStopped
+from lake_assets.incremental.engine import iceberg, publish
+from lake_assets.incremental.engine.iceberg import QUARANTINE, SESSION
 from lake_assets.incremental.erasure.file_search import search_file
-from lake_assets.incremental.maintenance.cleaning import (
+from lake_assets.incremental.operations.maintain import (
+    SnapshotReferences,
     drop_deleted_entries,
     expire_snapshots_except,
     former_tables,
+    read_references,
+    remove_file,
     remove_unreferenced_files,
     unreferenced_files,
 )
-from lake_assets.incremental.maintenance.snapshot_references import SnapshotReferences, read_references
-from lake_assets.incremental.maintenance.stored_files import remove_file
-from lake_assets.incremental.metadata import publish, tables
-from lake_assets.incremental.metadata.state_tables import QUARANTINE, SESSION
 
 LOG_TABLES = (SESSION, QUARANTINE)
 """Tables of the engine that may contain an id."""
@@ -65,7 +66,7 @@ def remove_history(catalog: Catalog, names: Sequence[str], *, orphaned_before: d
 
 
 def _check_no_old_snapshot_is_needed(catalog: Catalog, name: str, references: SnapshotReferences) -> None:
-    main = publish.main_id(tables.load(catalog, name))
+    main = publish.main_id(iceberg.load(catalog, name))
     behind = set()
     for snapshot_id, process in references.next_reads(name).items():
         if snapshot_id != main:
@@ -79,7 +80,7 @@ def _check_no_old_snapshot_is_needed(catalog: Catalog, name: str, references: Sn
 
 def _check_no_former_table(catalog: Catalog, name: str, strays: Sequence[str], subject: str) -> None:
     """Check that no other table has metadata in a table's folder: the files may be rows that it still needs."""
-    former = former_tables(tables.load(catalog, name))
+    former = former_tables(iceberg.load(catalog, name))
     if former:
         raise ErasureStopped(
             f"The folder of {name} holds {len(strays)} files with the {subject} that may belong to a former table.",
@@ -109,7 +110,7 @@ def remove_strays(catalog: Catalog, names: Sequence[str], subject: str, value: s
     matcher = IdMatcher(value)
     removed = 0
     for name in (*names, *LOG_TABLES):
-        io = tables.load(catalog, name).io
+        io = iceberg.load(catalog, name).io
         strays = []
         for file in unreferenced_files(catalog, name):
             if search_file(io, file.location, matcher).occurrences:

@@ -11,8 +11,8 @@ from pyiceberg.catalog import Catalog
 from pyiceberg.expressions import And, EqualTo, In, NotNull
 
 from lake_assets.base.id_matcher import id_pattern
-from lake_assets.incremental.metadata import tables
-from lake_assets.incremental.metadata.state_tables import QUARANTINE, SESSION
+from lake_assets.incremental.engine import iceberg
+from lake_assets.incremental.engine.iceberg import QUARANTINE, SESSION
 
 ERASED = "(erased)"
 """Replaces a key with the id in the sample of an audit."""
@@ -24,9 +24,9 @@ def delete_quarantined_rows(catalog: Catalog, value: str) -> int:
     Returns:
         How many rows were deleted.
     """
-    for attempt in tables.retrying():
+    for attempt in iceberg.retrying():
         with attempt:
-            table = tables.load(catalog, QUARANTINE)
+            table = iceberg.load(catalog, QUARANTINE)
             rows = table.scan(selected_fields=("row_hash", "row")).to_arrow()
             hashes = [row["row_hash"] for row in rows.to_pylist() if _has_value(row["row"], value)]
             if hashes:
@@ -47,9 +47,9 @@ def redact_audit_samples(catalog: Catalog, value: str) -> int:
         How many rows of `etl.session` mentioned it.
     """
     by_process = itemgetter("process_name")
-    for attempt in tables.retrying():
+    for attempt in iceberg.retrying():
         with attempt:
-            table = tables.load(catalog, SESSION)
+            table = iceberg.load(catalog, SESSION)
             rows = table.scan(NotNull("audits")).to_arrow()  # type: ignore[call-arg, arg-type]
             stored = rows.to_pylist()
             mentioning = [row for row in stored if _mentions(row["audits"], value)]

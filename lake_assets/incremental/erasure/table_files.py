@@ -10,6 +10,8 @@ from pyiceberg.io import FileIO, load_file_io
 from pyiceberg.manifest import DataFileContent
 from pyiceberg.table import Table
 
+from lake_assets.incremental.engine import publish
+from lake_assets.incremental.engine.iceberg import entries
 from lake_assets.incremental.erasure.certificate import (
     Certificate,
     FileFacts,
@@ -20,9 +22,7 @@ from lake_assets.incremental.erasure.certificate import (
     matcher_for,
     search_sources,
 )
-from lake_assets.incremental.maintenance.stored_files import bare_path
-from lake_assets.incremental.metadata import publish
-from lake_assets.incremental.metadata.manifests import entries
+from lake_assets.incremental.operations.maintain import bare_path
 
 
 def certify(

@@ -15,6 +15,7 @@ from lake_assets.incremental.declaration import Pipeline
 from lake_assets.incremental.declaration.arguments import closest, suggestion
 from lake_assets.incremental.declaration.names import IDENTIFIER, require_columns
 from lake_assets.incremental.declaration.own_sql import conditions_of, require_condition, require_query
+from lake_assets.incremental.engine.audits import offending_rows
 from lake_assets.incremental.sql.column_types import NO_TIME_ZONE, NO_TYPE, has_spark_type, iceberg_type, spark_schema
 from lake_assets.incremental.sql.declare import audits_of, located, mode_of, sources_of, target_of
 from lake_assets.incremental.sql.folder import SqlFolder, SqlTable, assembled, current_columns
@@ -28,7 +29,6 @@ from lake_assets.incremental.sql.stored_columns import (
     fingerprint,
     write_columns,
 )
-from lake_assets.incremental.staging.audits import offending_rows
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -193,7 +193,7 @@ def _empty_tables(table: SqlTable, schemas: Mapping[str, Schema], spark: SparkSe
 
 def _of_catalog(table: SqlTable, number: int, spark: SparkSession) -> DataFrame:
     """Return the rows of a source that nobody declares: another program has created it."""
-    from lake_assets.incremental.staging.reading import CATALOG
+    from lake_assets.incremental.engine.prepare import CATALOG
 
     source = table.attributes.sources[number]
     try:

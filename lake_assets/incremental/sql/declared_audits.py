@@ -11,7 +11,7 @@ from pydantic import ConfigDict, ValidationError, validate_call
 from lake_assets.errors import ConfigurationError
 from lake_assets.incremental.declaration.arguments import suggestion
 from lake_assets.incremental.declaration.target import Audit
-from lake_assets.incremental.staging import audits as module
+from lake_assets.incremental.engine import audits
 
 AuditFactory = Callable[..., Audit]
 
@@ -19,7 +19,7 @@ AuditFactory = Callable[..., Audit]
 def audit_factories() -> dict[str, AuditFactory]:
     """Return name → function, for each function that returns an audit."""
     found: dict[str, AuditFactory] = {}
-    for name, function in inspect.getmembers(module, inspect.isfunction):
+    for name, function in inspect.getmembers(audits, inspect.isfunction):
         if not name.startswith("_") and function.__annotations__.get("return") == "Audit":
             found[name] = function
     return found

@@ -16,8 +16,8 @@ from lake_assets.base.failpoints import reach
 from lake_assets.base.timestamps import milliseconds
 from lake_assets.errors import ErasureStopped
 from lake_assets.incremental.declaration import Pipeline
+from lake_assets.incremental.engine.erasures import Erasure, KeyedHash, erasure_key
 from lake_assets.incremental.erasure.erase import GRACE, Elsewhere
-from lake_assets.incremental.metadata.erasure_registry import Erasure, KeyedHash, erasure_key
 from lake_assets.landing.consume.messages import Feed, feeds
 from lake_assets.landing.manifest.open_zones import open_zones
 from lake_assets.landing.manifest.schema import ALL_STAGES, CURRENT_STAGES, files_of

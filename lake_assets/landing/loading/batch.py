@@ -21,7 +21,7 @@ from pyiceberg.table import Table
 
 from lake_assets.base.failpoints import reach
 from lake_assets.errors import PublishConflict
-from lake_assets.incremental.metadata import publish, tables
+from lake_assets.incremental.engine import iceberg, publish
 from lake_assets.landing.consume.messages import Row
 from lake_assets.landing.loading.progress import Progress, progress_properties
 
@@ -63,7 +63,7 @@ def commit(catalog: Catalog, table: Table, batch: Batch) -> None:
     """
     name = ".".join(table.name())
     parent = publish.main_id(table)
-    tables.check_write_audit_publish(table, name)
+    iceberg.check_write_audit_publish(table, name)
     # Without rows the commit publishes main again, so it too needs main to be unchanged.
     staged = _stage(catalog, table, name, batch) if batch.rows or parent is None else parent
     reach("loading-staged")
@@ -88,12 +88,12 @@ def _stage(catalog: Catalog, table: Table, name: str, batch: Batch) -> int:
     try:
         table.append(_arrow_table(table, batch), snapshot_properties={publish.WAP_ID: wap_id}, branch=None)
     except (CommitFailedException, ValueError) as error:
-        current = tables.load(catalog, name)
+        current = iceberg.load(catalog, name)
         if current.metadata_location == location:
             raise
         # After another commit, pyiceberg refuses the sequence number of a snapshot with a `ValueError`.
         raise PublishConflict(name, expected=parent, found=publish.main_id(current)) from error
-    return publish.staged_snapshot(tables.load(catalog, name), wap_id).snapshot_id
+    return publish.staged_snapshot(iceberg.load(catalog, name), wap_id).snapshot_id
 
 
 def _arrow_table(table: Table, batch: Batch) -> pa.Table:

@@ -20,8 +20,8 @@ from lake_assets.base.failpoints import reach
 from lake_assets.base.timestamps import moment
 from lake_assets.errors import FileDamaged, PublishConflict, SourceError, StateMoved
 from lake_assets.incremental.declaration import Subject
-from lake_assets.incremental.metadata import tables
-from lake_assets.incremental.metadata.erasure_registry import Erasures
+from lake_assets.incremental.engine import iceberg
+from lake_assets.incremental.engine.erasures import Erasures
 from lake_assets.landing.consume.idle_spans import idle_heartbeats, idle_spans
 from lake_assets.landing.consume.messages import Feed, heartbeat_of
 from lake_assets.landing.files.entries import DataFile
@@ -147,8 +147,8 @@ class Loader:
     )
     def load_next(self) -> Loaded | None:
         """Load the next batch after the offsets in the table; return None if no offset is ready. Raises as `load`."""
-        table = tables.load(self.catalog, self.feed.raw.table)
-        tables.check_columns(table, self.feed.raw.table, self.feed.raw.all_columns)
+        table = iceberg.load(self.catalog, self.feed.raw.table)
+        iceberg.check_columns(table, self.feed.raw.table, self.feed.raw.all_columns)
         progress = read_progress(table.metadata.properties, self.feed.topic)
         entries = self._unread(progress)
         choices = self._choices(entries, progress)

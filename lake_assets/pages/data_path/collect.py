@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from lake_assets.incremental.execution.engine import Engine
-from lake_assets.incremental.monitoring.overview import Overview
+from lake_assets.incremental.engine.engine import Engine
+from lake_assets.incremental.operations.overview import Overview
 from lake_assets.pages.data_path.engagement import EngagementState
 from lake_assets.pages.data_path.kafka import KafkaState
 from lake_assets.pages.data_path.landing import LandingState

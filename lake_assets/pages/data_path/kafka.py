@@ -10,7 +10,7 @@ from lake_assets.connections.addresses import kafka_address
 from lake_assets.engagement.model.lake import STREAMS
 from lake_assets.engagement.model.lakes import configured_lakes
 from lake_assets.errors import ServiceError
-from lake_assets.incremental.execution.engine import Engine
+from lake_assets.incremental.engine.engine import Engine
 from lake_assets.landing.consume.kafka_reader import ends, partitions
 from lake_assets.landing.consume.lag import Offsets
 from lake_assets.landing.consume.messages import Feed, feeds

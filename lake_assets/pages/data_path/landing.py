@@ -9,9 +9,9 @@ from datetime import datetime, timedelta
 from functools import cached_property
 
 from lake_assets.base.hours import hour_key
-from lake_assets.incremental.execution.engine import Engine
-from lake_assets.incremental.monitoring.overview import Overview
-from lake_assets.incremental.planning.filling import FillingHour, filling_hours
+from lake_assets.incremental.engine.engine import Engine
+from lake_assets.incremental.operations.filling import FillingHour, filling_hours
+from lake_assets.incremental.operations.overview import Overview
 from lake_assets.landing.consume.lag import Offsets, lag
 from lake_assets.landing.files.offset_ranges import next_offsets
 from lake_assets.landing.files.sharding import parse_shard

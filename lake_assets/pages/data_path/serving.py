@@ -8,7 +8,7 @@ from pyiceberg.catalog import Catalog
 
 from lake_assets.connections.addresses import zookeeper_address
 from lake_assets.engagement.model.lakes import metrics_locations
-from lake_assets.incremental.execution.engine import Engine
+from lake_assets.incremental.engine.engine import Engine
 from lake_assets.pages.data_path.stages import (
     FAILURES,
     Fact,

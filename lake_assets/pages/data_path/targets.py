@@ -7,10 +7,10 @@ from dataclasses import dataclass, field
 
 from lake_assets.base.hours import format_hours, hour_key
 from lake_assets.errors import LakeError
-from lake_assets.incremental.execution.engine import Engine
-from lake_assets.incremental.monitoring.freshness import freshness
-from lake_assets.incremental.monitoring.overview import Overview, TargetOverview
-from lake_assets.incremental.planning.session import Decision, SessionPlan
+from lake_assets.incremental.engine.engine import Engine
+from lake_assets.incremental.engine.model import Decision, SessionPlan
+from lake_assets.incremental.operations.freshness import freshness
+from lake_assets.incremental.operations.overview import Overview, TargetOverview
 from lake_assets.pages.data_path.stages import Fact, complete_through
 
 

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from lake_assets.base.hours import format_hours
-from lake_assets.incremental.execution.published_audit import PublishedAudit
-from lake_assets.incremental.planning.session import AuditResult
-from lake_assets.incremental.planning.verdicts import in_words
+from lake_assets.incremental.engine.model import AuditResult, verdicts_in_words
+from lake_assets.incremental.engine.published_audit import PublishedAudit
 from lake_assets.pages.terminal.render import Part, failed, faint, succeeded, warning
 
 
@@ -25,7 +24,7 @@ def published(found: PublishedAudit) -> Iterator[Part]:
     if found.unsettled:
         yield faint(f"Older than the sources, because pending, held back or skipped: {format_hours(found.unsettled)}.")
     if found.held:
-        yield faint(f"{in_words(found.held)}.")
+        yield faint(f"{verdicts_in_words(found.held)}.")
 
 
 def _describe(audit: AuditResult) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from lake_assets.incremental.metadata.contents import ColumnBounds, PartitionContents, TableContents
+from lake_assets.incremental.operations.contents import ColumnBounds, PartitionContents, TableContents
 from lake_assets.pages.terminal.render import Column, Part, TableView, faint, warning
 
 

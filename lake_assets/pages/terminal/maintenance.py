@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from lake_assets.incremental.maintenance.maintainer import MaintenanceReport
+from lake_assets.incremental.operations.maintain import MaintenanceReport
 from lake_assets.pages.terminal.render import Column, Part, TableView, faint, megabytes, warning
 
 _FIGURES: TableView[MaintenanceReport] = TableView(

@@ -9,18 +9,19 @@ from itertools import groupby
 from rich.text import Text
 
 from lake_assets.base.hours import format_hours, hour_key
-from lake_assets.incremental.execution.catch_up import Outcome
-from lake_assets.incremental.execution.log import SessionRecord
-from lake_assets.incremental.planning.deferred import DeferredHour, age_in_words
-from lake_assets.incremental.planning.session import (
+from lake_assets.incremental.engine.catch_up import Outcome
+from lake_assets.incremental.engine.model import (
     AuditResult,
     Decision,
+    DeferredHour,
     NoSession,
     OpenedSession,
     SessionPlan,
     SessionReport,
+    age_in_words,
+    verdicts_in_words,
 )
-from lake_assets.incremental.planning.verdicts import in_words
+from lake_assets.incremental.engine.session_log import SessionRecord
 from lake_assets.pages.terminal.render import (
     Column,
     Part,
@@ -124,7 +125,7 @@ def report(found: SessionReport | NoSession) -> Iterator[Part]:
     seconds = sum(found.seconds.values())
     yield succeeded(f"{found.plan.process}: {_hours_done(found)} ({_row_counts(found)}; {seconds:.1f} s)")
     if found.held:
-        yield Text(f"  ✗ {in_words(found.held)}", style="red")
+        yield Text(f"  ✗ {verdicts_in_words(found.held)}", style="red")
     for audit in found.audits:
         if not audit.passed:
             yield warning(f"  ! {audit.name}: {_audit(audit)}")
@@ -142,7 +143,7 @@ def sessions(history: Sequence[SessionRecord]) -> Iterator[Part]:
         counts = f"{record.rows_read:,} rows read, {record.rows_written:,} written"
         yield Text.assemble((plan.session_id, "bold"), f" {record.state}: {plan.load} {hours} ({counts})")
         if record.held:
-            yield Text(f"  {in_words(record.held)}", style="red")
+            yield Text(f"  {verdicts_in_words(record.held)}", style="red")
         yield faint(f"  because of {plan.reason}")
 
 

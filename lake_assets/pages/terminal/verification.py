@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from lake_assets.incremental.monitoring.verification import Verification
+from lake_assets.incremental.operations.verify import Verification
 from lake_assets.pages.terminal.render import Column, Part, TableView, failed, faint, warning
 
 _COMPARED: TableView[Verification] = TableView(

@@ -14,7 +14,7 @@ from lake_assets.errors import LakeError
 from lake_assets.incremental.dagster.asset_specs import asset_key
 from lake_assets.incremental.dagster.assets import failure
 from lake_assets.incremental.dagster.sensors import Clock
-from lake_assets.incremental.metadata.erasure_registry import last_erasure
+from lake_assets.incremental.engine.erasures import last_erasure
 from lake_assets.serving.dagster.checks import ROW_COUNT, SERVED_CHECKSUM, check_push
 from lake_assets.serving.dagster.sensors import serving_sensor
 from lake_assets.serving.served_tables import Serving

@@ -18,8 +18,8 @@ from lake_assets.base.grain import HOUR, Grain
 from lake_assets.base.hours import hour_key, hour_start
 from lake_assets.errors import TableMissing, UsageError
 from lake_assets.incremental.declaration import Sequential
-from lake_assets.incremental.metadata import tables
-from lake_assets.incremental.metadata.partitions import rows_between, rows_by_hour
+from lake_assets.incremental.engine import iceberg
+from lake_assets.incremental.engine.iceberg import rows_between, rows_by_hour
 
 if TYPE_CHECKING:
     from pyiceberg.catalog import Catalog
@@ -83,13 +83,13 @@ class NewestHour:
     def head(self, catalog: Catalog) -> str | None:
         """Return the snapshot and the last complete hour; None if there is none."""
         try:
-            return self._head(tables.load(catalog, self.table))
+            return self._head(iceberg.load(catalog, self.table))
         except TableMissing:
             return None
 
     def read(self, catalog: Catalog) -> Reading:
         """Return the rows of the newest complete hour or day."""
-        found = tables.load(catalog, self.table)
+        found = iceberg.load(catalog, self.table)
         head = self._head(found)
         newest = self._newest_hours(found)
         if head is None or newest is None:
@@ -106,7 +106,7 @@ class NewestHour:
 
     def _newest_hours(self, found: Table) -> range | None:
         """Return the hours of the newest partition whose hours are all complete."""
-        through = tables.complete_through(found, self.table)
+        through = iceberg.complete_through(found, self.table)
         if through is None:
             return None
         last_complete = self.grain.complete(through)
@@ -127,7 +127,7 @@ class NewestHour:
     def _head(self, found: Table) -> str | None:
         """The last complete hour can also change without a new snapshot."""
         snapshot = found.metadata.current_snapshot_id
-        through = tables.complete_through(found, self.table)
+        through = iceberg.complete_through(found, self.table)
         if snapshot is None or through is None:
             return None
         return f"{snapshot}@{hour_key(through)}"
@@ -144,14 +144,14 @@ class WholeIceberg:
     def head(self, catalog: Catalog) -> str | None:
         """Return the snapshot; None if the table does not exist or was never written."""
         try:
-            snapshot = tables.load(catalog, self.table).metadata.current_snapshot_id
+            snapshot = iceberg.load(catalog, self.table).metadata.current_snapshot_id
         except TableMissing:
             return None
         return None if snapshot is None else str(snapshot)
 
     def read(self, catalog: Catalog) -> Reading:
         """Return the rows of the current snapshot."""
-        found = tables.load(catalog, self.table)
+        found = iceberg.load(catalog, self.table)
         snapshot = found.metadata.current_snapshot_id
         if snapshot is None:
             raise UsageError(f"{self.table} has no rows yet.", remedy="Push it after a session has published some.")

@@ -22,7 +22,7 @@ from lake_assets.demo.membership_simulator import worked_example
 from lake_assets.errors.infrastructure import passes_by_itself
 from lake_assets.errors.texts import chain_text
 from lake_assets.incremental.dagster.watch.run_retention import purge
-from lake_assets.incremental.execution.engine import utc_now
+from lake_assets.incremental.engine.engine import utc_now
 from lake_assets.membership import PIPELINE
 from lake_assets.services.dagster_services import STORAGE_VARIABLE, dagster_home, write_dagster_files
 from lake_assets.services.service import free_port, running

@@ -14,7 +14,7 @@ from benchmarks.history import Past
 from benchmarks.sizing.__main__ import on_store
 from benchmarks.sizing.curves import SMALL, Size
 from benchmarks.sizing.lake import LATE_HOURS, SizedLake, Store
-from lake_assets.incremental.planning.session import SessionReport
+from lake_assets.incremental.engine.model import SessionReport
 from lake_assets.services.service import free_port, running
 from lake_assets_tests.journeys import one_now
 

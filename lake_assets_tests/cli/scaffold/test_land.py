@@ -15,7 +15,7 @@ from lake_assets.base.hours import parse_hour
 from lake_assets.cli.scaffold.land import land_files
 from lake_assets.errors import UsageError
 from lake_assets.incremental.declaration import Pipeline, RawTable
-from lake_assets.incremental.metadata.tables import create_raw, load
+from lake_assets.incremental.engine.iceberg import create_raw, load
 
 PAYMENTS = RawTable(
     "raw.payments", {"payment_id": "string", "amount": "decimal(9, 2)", "paid_at": "timestamptz"}, time_column="paid_at"

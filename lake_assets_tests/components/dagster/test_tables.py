@@ -18,7 +18,7 @@ import lake_assets
 from lake_assets import IncrementalTable, SourceTable
 from lake_assets.components.dagster.scaffolding import write_table
 from lake_assets.errors import UsageError
-from lake_assets.incremental.execution.engine import Engine, utc_now
+from lake_assets.incremental.engine.engine import Engine, utc_now
 from lake_assets.incremental.sql.folder import folder_pipeline, open_folder
 from lake_assets.incremental.sql.stored_columns import StoredColumns, columns_file, fingerprint, write_columns
 from lake_assets_tests.incremental.sql.test_sql_tables import MIDNIGHT, ROWS, payment

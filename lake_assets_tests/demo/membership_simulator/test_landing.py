@@ -11,7 +11,7 @@ import pytest
 from lake_assets.demo.membership_simulator import bad_batch, dirty_batch, land, repair, worked_example
 from lake_assets.demo.membership_simulator.model import TABLES
 from lake_assets.errors import TableMissing
-from lake_assets.incremental.metadata.tables import complete_through, create_raw, load
+from lake_assets.incremental.engine.iceberg import complete_through, create_raw, load
 from lake_assets.membership.raw import RAW, SIGNUPS
 
 if TYPE_CHECKING:

@@ -24,7 +24,7 @@ from lake_assets.engagement.model.table_schemas import (
 )
 from lake_assets.engagement.model.turn_order import MAINTENANCE
 from lake_assets.errors import ConfigurationError
-from lake_assets.incremental.metadata.erasure_registry import KeyedHash
+from lake_assets.incremental.engine.erasures import KeyedHash
 from lake_assets_tests.engagement.scenario import START, Alone, Traffic, email
 
 if TYPE_CHECKING:

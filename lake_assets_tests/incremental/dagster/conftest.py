@@ -7,7 +7,7 @@ from datetime import datetime
 
 import pytest
 
-from lake_assets.incremental.execution.engine import utc_now
+from lake_assets.incremental.engine.engine import utc_now
 
 
 @dataclass

@@ -12,8 +12,8 @@ import pytest
 from lake_assets.base.hours import hour_key
 from lake_assets.demo.membership_simulator import bad_batch, land, repair, worked_example
 from lake_assets.incremental.declaration import Sequential
-from lake_assets.incremental.execution.engine import Engine, utc_now
-from lake_assets.incremental.planning.plan import Committed
+from lake_assets.incremental.engine.engine import Engine, utc_now
+from lake_assets.incremental.engine.model import Committed
 from lake_assets.membership import PIPELINE
 from lake_assets_tests.incremental.clicks import CLICKS, START, click_fact, click_state, land_clicks, publish_clicks
 from lake_assets_tests.incremental.committing import commit

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from lake_assets.base.hours import hour_key
-from lake_assets.incremental.execution.engine import utc_now
+from lake_assets.incremental.engine.engine import utc_now
 from lake_assets.membership import PIPELINE
 from lake_assets_tests.incremental.dagster.graphql import Ui, ui
 from lake_assets_tests.incremental.in_process_daemon import InProcessDaemon, asset_key, in_process_daemon

@@ -10,7 +10,7 @@ from dagster._core.loader import LoadingContextForTest
 from lake_assets.base.hours import hour_key
 from lake_assets.incremental.dagster.assets import incremental_definitions
 from lake_assets.incremental.dagster.materializations import materializations, report_metadata
-from lake_assets.incremental.planning.session import PlannedHour, SessionPlan, SessionReport, SourceRange
+from lake_assets.incremental.engine.model import PlannedHour, SessionPlan, SessionReport, SourceRange
 from lake_assets_tests.incremental.clicks import CLICKS, START, at, click_fact, click_state
 
 SIGNUPS = "core.signup_fact"

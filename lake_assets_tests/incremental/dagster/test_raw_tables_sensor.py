@@ -12,7 +12,7 @@ from lake_assets.base.hours import hour_key
 from lake_assets.errors import TableMissing
 from lake_assets.incremental.dagster import raw_tables_sensor
 from lake_assets.incremental.declaration import RawTable
-from lake_assets.incremental.execution.engine import Engine, utc_now
+from lake_assets.incremental.engine.engine import Engine, utc_now
 from lake_assets_tests.incremental.clicks import CLICKS, START, land_clicks
 from lake_assets_tests.incremental.in_process_daemon import InProcessDaemon, in_process_daemon
 from lake_assets_tests.incremental.tick_matrix import clicks_daemon
@@ -20,7 +20,7 @@ from lake_assets_tests.incremental.tick_matrix import clicks_daemon
 if TYPE_CHECKING:
     from pyiceberg.catalog import Catalog
 
-    from lake_assets.incremental.planning.landed import RawSnapshot
+    from lake_assets.incremental.engine.arrivals import RawSnapshot
 
 KEYS = [hour_key(START + hour) for hour in range(24)]
 

@@ -18,8 +18,8 @@ from lake_assets.incremental.dagster.session_runs import (
     SESSION_TAG,
     heads_of,
 )
-from lake_assets.incremental.execution.engine import Engine, utc_now
-from lake_assets.incremental.planning.session import SessionPlan
+from lake_assets.incremental.engine.engine import Engine, utc_now
+from lake_assets.incremental.engine.model import SessionPlan
 from lake_assets_tests.incremental.clicks import CLICKS, START, at, click_fact, click_state, land_clicks, publish_clicks
 from lake_assets_tests.incremental.committing import commit
 from lake_assets_tests.incremental.crash_matrix import told

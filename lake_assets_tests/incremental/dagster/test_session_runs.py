@@ -17,7 +17,7 @@ from lake_assets.incremental.dagster.session_runs import (
     envelope_tags,
     rest_seconds,
 )
-from lake_assets.incremental.planning.session import PlannedHour, SessionPlan
+from lake_assets.incremental.engine.model import PlannedHour, SessionPlan
 from lake_assets_tests.incremental.clicks import START, at
 
 KEYS = [hour_key(START + hour) for hour in range(24)]

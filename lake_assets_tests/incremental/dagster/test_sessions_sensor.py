@@ -18,12 +18,12 @@ from lake_assets.base.hours import hour_key
 from lake_assets.incremental.dagster import sensors
 from lake_assets.incremental.dagster.asset_specs import partitions_of
 from lake_assets.incremental.dagster.sensors import SensedTarget, SensorTiming, sessions_sensor
-from lake_assets.incremental.execution.engine import Engine
-from lake_assets.incremental.execution.log import SessionLog
-from lake_assets.incremental.execution.planner import Planner
-from lake_assets.incremental.metadata.completeness import declare_complete
-from lake_assets.incremental.metadata.state_tables import HIGH_WATERMARK
-from lake_assets.incremental.planning.session import SessionPlan
+from lake_assets.incremental.engine.complete import declare_complete
+from lake_assets.incremental.engine.engine import Engine
+from lake_assets.incremental.engine.iceberg import HIGH_WATERMARK
+from lake_assets.incremental.engine.model import SessionPlan
+from lake_assets.incremental.engine.planner import Planner
+from lake_assets.incremental.engine.session_log import SessionLog
 from lake_assets_tests.incremental.clicks import CLICKS, START, click_fact, click_state, land_clicks, publish_clicks
 from lake_assets_tests.incremental.committing import commit
 from lake_assets_tests.incremental.dagster.conftest import Hands

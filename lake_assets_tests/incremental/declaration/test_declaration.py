@@ -30,7 +30,7 @@ from lake_assets.incremental.declaration import (
     merge,
 )
 from lake_assets.incremental.declaration.decorator import _as_hashed
-from lake_assets.incremental.staging.audits import not_null, unique_key
+from lake_assets.incremental.engine.audits import not_null, unique_key
 from lake_assets_tests.incremental import clicks
 
 RAW = RawTable("raw.clicks", {"click_id": "string", "event_ts": "timestamptz"}, time_column="event_ts")

@@ -12,13 +12,13 @@ import pytest
 
 from lake_assets.base.findings import Finding, Repaired, repair
 from lake_assets.connections.catalog import connect, open_catalog, table_names
-from lake_assets.incremental.diagnosis.diagnose import diagnose_lake
-from lake_assets.incremental.execution.engine import Engine
-from lake_assets.incremental.execution.state import State
-from lake_assets.incremental.maintenance.stored_files import bare_path
-from lake_assets.incremental.metadata import tables
-from lake_assets.incremental.metadata.state_tables import HIGH_WATERMARK, SESSION
-from lake_assets.incremental.planning.session import NoSession, OpenedSession
+from lake_assets.incremental.engine import iceberg
+from lake_assets.incremental.engine.engine import Engine
+from lake_assets.incremental.engine.iceberg import HIGH_WATERMARK, SESSION
+from lake_assets.incremental.engine.model import NoSession, OpenedSession
+from lake_assets.incremental.engine.state import State
+from lake_assets.incremental.operations.doctor import diagnose_lake
+from lake_assets.incremental.operations.maintain import bare_path
 from lake_assets_tests.incremental.clicks import (
     CLICKS,
     START,
@@ -75,7 +75,7 @@ class Home:
         return done
 
     def rows(self, name: str) -> int:
-        return tables.load(self.catalog, name).scan().to_arrow().num_rows
+        return iceberg.load(self.catalog, name).scan().to_arrow().num_rows
 
     def commit_session(self) -> State:
         """A session of click_fact."""
@@ -85,7 +85,7 @@ class Home:
         return self.engine.state(click_fact)
 
     def set_property(self, name: str, key: str, value: str) -> None:
-        with tables.load(self.catalog, name).transaction() as transaction:
+        with iceberg.load(self.catalog, name).transaction() as transaction:
             transaction.set_properties({key: value})
 
 
@@ -98,11 +98,11 @@ def home(bare_home: Settings) -> Home:
 
 
 def newest_file(home: Home, name: str) -> Path:
-    return Path(bare_path(tables.load(home.catalog, name).metadata_location))
+    return Path(bare_path(iceberg.load(home.catalog, name).metadata_location))
 
 
 def data_files(home: Home, name: str) -> list[Path]:
-    files = tables.load(home.catalog, name).inspect.files()["file_path"].to_pylist()
+    files = iceberg.load(home.catalog, name).inspect.files()["file_path"].to_pylist()
     return [Path(bare_path(file)) for file in files]
 
 
@@ -170,7 +170,7 @@ def test_all_tables_are_registered_again_or_none(home: Home) -> None:
 
 def test_a_single_lost_table_comes_back_and_a_dropped_one_is_forgotten(home: Home) -> None:
     catalog = home.catalog
-    catalog.create_table("core.old", tables.load(catalog, RAW).schema())
+    catalog.create_table("core.old", iceberg.load(catalog, RAW).schema())
     assert "core.old" in table_names(home.catalog)
     catalog.purge_table("core.old")
     for file in (home.settings.home / "warehouse" / "core" / "old").rglob("*.json"):
@@ -187,17 +187,17 @@ def test_a_single_lost_table_comes_back_and_a_dropped_one_is_forgotten(home: Hom
 
 def test_properties_that_sessions_need_are_set_again(home: Home) -> None:
     home.commit_session()
-    home.set_property(FACT, tables.WAP_ENABLED, "false")
+    home.set_property(FACT, iceberg.WAP_ENABLED, "false")
     home.set_property(SESSION, "commit.retry.num-retries", "4")
-    home.set_property(RAW, tables.COMPLETE_THROUGH, "soon")
-    home.set_property(FACT, tables.COMPLETE_THROUGH, "2026-01-01 00:00")
-    home.set_property("core.click_state", tables.COMPLETE_THROUGH, "never")
+    home.set_property(RAW, iceberg.COMPLETE_THROUGH, "soon")
+    home.set_property(FACT, iceberg.COMPLETE_THROUGH, "2026-01-01 00:00")
+    home.set_property("core.click_state", iceberg.COMPLETE_THROUGH, "never")
     assert [found.level for found in home.problems()] == ["error"] * 5
     home.repair()
-    through = {name: tables.complete_through(tables.load(home.catalog, name), name) for name in (RAW, FACT)}
+    through = {name: iceberg.complete_through(iceberg.load(home.catalog, name), name) for name in (RAW, FACT)}
     assert through == {RAW: START, FACT: START}
-    assert tables.COMPLETE_THROUGH not in tables.load(home.catalog, "core.click_state").properties
-    tables.check_write_audit_publish(tables.load(home.catalog, FACT), FACT)
+    assert iceberg.COMPLETE_THROUGH not in iceberg.load(home.catalog, "core.click_state").properties
+    iceberg.check_write_audit_publish(iceberg.load(home.catalog, FACT), FACT)
 
 
 def test_a_damaged_file_of_the_log_makes_it_forget_one_target_which_keeps_its_state(home: Home) -> None:
@@ -221,7 +221,7 @@ def test_a_damaged_file_of_the_log_makes_it_forget_one_target_which_keeps_its_st
 @pytest.mark.parametrize("log", [SESSION, HIGH_WATERMARK])
 def test_a_damaged_manifest_of_the_log_starts_it_again(home: Home, log: str) -> None:
     state = home.commit_session()
-    snapshot = tables.load(home.catalog, log).current_snapshot()
+    snapshot = iceberg.load(home.catalog, log).current_snapshot()
     assert snapshot
     Path(bare_path(snapshot.manifest_list)).write_bytes(b"")
     found = home.problems()[0]
@@ -235,7 +235,7 @@ def test_a_damaged_manifest_of_the_log_starts_it_again(home: Home, log: str) -> 
 
 def test_watermarks_of_missing_and_replaced_tables_are_named(home: Home) -> None:
     home.commit_session()
-    expected = str(tables.load(home.catalog, RAW).metadata.table_uuid)
+    expected = str(iceberg.load(home.catalog, RAW).metadata.table_uuid)
     home.catalog.drop_table(RAW)
     home.engine.create_tables()
     problems = home.problems()
@@ -273,15 +273,15 @@ def test_staged_snapshots_go_unless_a_session_needs_them(home: Home) -> None:
     opened = home.engine.open_session(click_fact)
     assert isinstance(opened, OpenedSession)
     for wap in ("dead.1", f"{opened.plan.session_id}.1"):
-        table = tables.load(home.catalog, FACT)
+        table = iceberg.load(home.catalog, FACT)
         table.manage_snapshots().create_branch(table.metadata.snapshots[0].snapshot_id, "staged").commit()
         rows = table.scan().to_arrow()
-        tables.load(home.catalog, FACT).append(rows, snapshot_properties={"wap.id": wap}, branch="staged")
-        tables.load(home.catalog, FACT).manage_snapshots().remove_branch("staged").commit()
+        iceberg.load(home.catalog, FACT).append(rows, snapshot_properties={"wap.id": wap}, branch="staged")
+        iceberg.load(home.catalog, FACT).manage_snapshots().remove_branch("staged").commit()
     found = home.only_problem()
     assert (found.check, found.level) == ("leftovers", "warning")
     repair(home.diagnose)
-    kept = [s.summary for s in tables.load(home.catalog, FACT).metadata.snapshots]
+    kept = [s.summary for s in iceberg.load(home.catalog, FACT).metadata.snapshots]
     staged = [s.additional_properties.get("wap.id") for s in kept if s]
     assert staged == [None, None, f"{opened.plan.session_id}.1"]
 

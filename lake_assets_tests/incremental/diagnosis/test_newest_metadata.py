@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lake_assets.incremental.diagnosis.newest_metadata import MetadataFile, newest_metadata
+from lake_assets.incremental.operations.doctor import MetadataFile, newest_metadata
 
 LOG = 3
 """Number of predecessors that a file names."""

@@ -18,18 +18,17 @@ from lake_assets.base.failpoints import ERASURE_POINTS
 from lake_assets.demo.membership_simulator import Arrival, Population, Simulation, generate
 from lake_assets.errors import AuditFailed, ConfigurationError, ErasureStopped, UsageError
 from lake_assets.incremental.declaration import Subject
+from lake_assets.incremental.engine import iceberg
+from lake_assets.incremental.engine.engine import Engine
+from lake_assets.incremental.engine.erasures import KEY_FILE, Erasures, create_table, erasure_key
+from lake_assets.incremental.engine.iceberg import SESSION
+from lake_assets.incremental.engine.model import AuditResult, SessionPlan
+from lake_assets.incremental.engine.session_log import KEEP_SNAPSHOTS, MERGE_FILES, SessionRecord
 from lake_assets.incremental.erasure.certificate import Certificate
 from lake_assets.incremental.erasure.erase import _check_refs, erase, sweep
 from lake_assets.incremental.erasure.redaction import ERASED
 from lake_assets.incremental.erasure.table_files import certify
-from lake_assets.incremental.execution.engine import Engine
-from lake_assets.incremental.execution.log import KEEP_SNAPSHOTS, MERGE_FILES, SessionRecord
-from lake_assets.incremental.maintenance.cleaning import referenced_paths
-from lake_assets.incremental.maintenance.stored_files import bare_path, list_files
-from lake_assets.incremental.metadata import tables
-from lake_assets.incremental.metadata.erasure_registry import KEY_FILE, Erasures, create_table, erasure_key
-from lake_assets.incremental.metadata.state_tables import SESSION
-from lake_assets.incremental.planning.session import AuditResult, SessionPlan
+from lake_assets.incremental.operations.maintain import bare_path, list_files, referenced_paths
 from lake_assets.membership import PIPELINE
 from lake_assets_tests.incremental.crash_matrix import die
 from lake_assets_tests.incremental.erasing_child import erase_account
@@ -188,7 +187,7 @@ def test_an_erasure_that_dies_anywhere_is_finished_by_the_next_whatever_session_
     assert where(lake).nowhere
     lake.assert_true("signup_fact")
     for name in ("raw.signups", "core.signup_fact"):
-        table = tables.load(lake.catalog, name)
+        table = iceberg.load(lake.catalog, name)
         there = {f.path for f in list_files(table.io, table.location()) if f.path.endswith((".parquet", ".avro"))}
         assert there == {f for f in referenced_paths(table.io, table.metadata, former=False) if f in there}
 
@@ -210,10 +209,10 @@ def test_a_tag_that_holds_the_id_stops_an_erasure_which_goes_on_without_it(catal
     lake.catch_up("signup_fact")
     main = lake.main("core.signup_fact")
     assert main is not None
-    tables.load(catalog, "core.signup_fact").manage_snapshots().create_tag(main, "kept").commit()
+    iceberg.load(catalog, "core.signup_fact").manage_snapshots().create_tag(main, "kept").commit()
     with pytest.raises(ErasureStopped, match=r"core\.signup_fact still holds the account in the tag kept"):
         erase(lake.engine, "account", GONE, now=NOW)
-    tables.load(catalog, "core.signup_fact").manage_snapshots().remove_tag("kept").commit()
+    iceberg.load(catalog, "core.signup_fact").manage_snapshots().remove_tag("kept").commit()
     erase(lake.engine, "account", GONE, now=NOW)
     assert where(lake).nowhere
 
@@ -225,12 +224,12 @@ def test_what_the_session_table_has_forgotten_is_removed_and_what_may_be_at_work
     engine.create_tables()
     sampled = AuditResult("not_null", False, True, {"nulls": 1}, (GONE,))
     engine.log.add(stopped("core.fact", 1, sampled))
-    with tables.load(catalog, SESSION).transaction() as transaction:
+    with iceberg.load(catalog, SESSION).transaction() as transaction:
         transaction.set_properties({"write.metadata.previous-versions-max": "1"})
     for number in range(MERGE_FILES + 2 * KEEP_SNAPSHOTS):  # the sample's file is merged with others, and forgotten
         engine.log.add(stopped("core.fact", 2 + number))
 
-    stray = Path(bare_path(tables.load(catalog, "raw.signups").location())) / "data" / "stray.parquet"
+    stray = Path(bare_path(iceberg.load(catalog, "raw.signups").location())) / "data" / "stray.parquet"
     stray.parent.mkdir(parents=True, exist_ok=True)
     pq.write_table(pa.table({"account_id": [GONE]}), stray)
     with pytest.raises(ErasureStopped, match=r"raw\.signups does not refer to 1 files that hold the account"):
@@ -282,4 +281,4 @@ def test_what_a_target_remembers_of_a_session_that_an_audit_stopped_names_no_key
     blocked = lake.state("signup_fact").blocked
     assert blocked is not None
     assert list(blocked["failed"]) == ["not_null_account_id"]
-    assert "a-key" not in str(tables.load(lake.catalog, "core.signup_fact").metadata)
+    assert "a-key" not in str(iceberg.load(lake.catalog, "core.signup_fact").metadata)

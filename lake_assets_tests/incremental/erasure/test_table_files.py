@@ -13,12 +13,11 @@ import pyarrow.parquet as pq
 import pytest
 
 from lake_assets.errors import UsageError
+from lake_assets.incremental.engine import iceberg
+from lake_assets.incremental.engine.erasures import delete_rows, holds
 from lake_assets.incremental.erasure.certificate import Certificate, FileFacts, FileSource, Finding
 from lake_assets.incremental.erasure.table_files import certify
-from lake_assets.incremental.execution.erasure_guard import delete_rows, holds
-from lake_assets.incremental.maintenance.cleaning import drop_deleted_entries
-from lake_assets.incremental.maintenance.stored_files import bare_path
-from lake_assets.incremental.metadata import tables
+from lake_assets.incremental.operations.maintain import bare_path, drop_deleted_entries
 from lake_assets_tests.incremental.scenario import landed
 
 if TYPE_CHECKING:
@@ -50,11 +49,11 @@ def test_rows_bounds_and_what_refers_to_them(catalog: Catalog) -> None:
 
 def test_a_head_without_entries_of_deleted_files_tells_no_bounds_of_deleted_files(catalog: Catalog) -> None:
     landed(catalog, WHO, "account-2", "account-3")
-    before = tables.load(catalog, "raw.signups").scan().count()
+    before = iceberg.load(catalog, "raw.signups").scan().count()
     assert delete_rows(catalog, "raw.signups", holds(["account_id"], WHO)) == 1
     assert ("raw.signups", "manifest", 1, "main") in found(catalog)
     assert drop_deleted_entries(catalog, "raw.signups")
-    table = tables.load(catalog, "raw.signups")
+    table = iceberg.load(catalog, "raw.signups")
     assert {by for _, _, _, by in found(catalog)} == {"history"}
     assert table.scan().count() == before - 1
     head = table.current_snapshot()

@@ -17,11 +17,11 @@ from lake_assets.base.hours import hour_key
 from lake_assets.connections.catalog import open_catalog
 from lake_assets.errors import UsageError
 from lake_assets.incremental.declaration import Source, Stateless
-from lake_assets.incremental.execution.catch_up import Outcome, catch_up
-from lake_assets.incremental.execution.engine import Engine
-from lake_assets.incremental.execution.planner import Planner
-from lake_assets.incremental.metadata import tables
-from lake_assets.incremental.planning.session import Decision, NoSession, OpenedSession, SessionPlan
+from lake_assets.incremental.engine import iceberg
+from lake_assets.incremental.engine.catch_up import Outcome, catch_up
+from lake_assets.incremental.engine.engine import Engine
+from lake_assets.incremental.engine.model import Decision, NoSession, OpenedSession, SessionPlan
+from lake_assets.incremental.engine.planner import Planner
 from lake_assets_tests.incremental.clicks import CLICKS, START, at, click_fact, click_state, land_clicks, publish_clicks
 from lake_assets_tests.incremental.scenario import with_target
 from lake_assets_tests.processes import LONGEST, environment
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from pyiceberg.catalog import Catalog
 
     from lake_assets.incremental.declaration import Target
-    from lake_assets.incremental.execution.state import State
+    from lake_assets.incremental.engine.state import State
     from lake_assets.settings import Settings
 
 COMMITS = 500
@@ -168,9 +168,9 @@ def test_two_commands_at_once_end_well_and_with_the_same_rows(home: Settings, ca
 
 def complete(catalog: Catalog, hour: int) -> None:
     """Declare raw.clicks complete through an hour, which is due in a session that needs no Spark."""
-    for attempt in tables.retrying():
+    for attempt in iceberg.retrying():
         with attempt, catalog.load_table("raw.clicks").transaction() as transaction:
-            transaction.set_properties({tables.COMPLETE_THROUGH: hour_key(START + hour)})
+            transaction.set_properties({iceberg.COMPLETE_THROUGH: hour_key(START + hour)})
 
 
 def wait_for_commit(catalog: Catalog) -> None:
@@ -182,7 +182,7 @@ def wait_for_commit(catalog: Catalog) -> None:
 
 
 def complete_through(catalog: Catalog) -> int:
-    return tables.complete_through(catalog.load_table("raw.clicks"), "raw.clicks") or 0
+    return iceberg.complete_through(catalog.load_table("raw.clicks"), "raw.clicks") or 0
 
 
 @pytest.mark.parametrize(

@@ -11,8 +11,8 @@ import pytest
 from lake_assets.base.hours import hour_start
 from lake_assets.errors import TargetDropped, UsageError
 from lake_assets.incremental.declaration import Subject
-from lake_assets.incremental.execution.engine import Engine
-from lake_assets.incremental.planning.session import NoSession, OpenedSession, SessionPlan, SessionReport
+from lake_assets.incremental.engine.engine import Engine
+from lake_assets.incremental.engine.model import NoSession, OpenedSession, SessionPlan, SessionReport
 from lake_assets_tests.incremental.clicks import (
     CLICKS,
     START,

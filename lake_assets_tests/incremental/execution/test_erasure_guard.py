@@ -14,11 +14,10 @@ from pyiceberg.types import NestedField, StringType, TimestampType
 
 from lake_assets.base.hours import hour_start
 from lake_assets.incremental.declaration import Pipeline, RawTable
-from lake_assets.incremental.execution.erasure_guard import ErasureGuard, holders
-from lake_assets.incremental.metadata import tables
-from lake_assets.incremental.metadata.erasure_registry import ERASURE, Erasures, KeyedHash, create_table
-from lake_assets.incremental.metadata.publish import main_id
-from lake_assets.incremental.planning.session import NoSession, SessionPlan, SourceRange
+from lake_assets.incremental.engine import iceberg
+from lake_assets.incremental.engine.erasures import ERASURE, ErasureGuard, Erasures, KeyedHash, create_table, holders
+from lake_assets.incremental.engine.model import NoSession, SessionPlan, SourceRange
+from lake_assets.incremental.engine.publish import main_id
 from lake_assets.membership import PIPELINE
 from lake_assets.membership.raw import RAW, SIGNUPS
 from lake_assets_tests.incremental.scenario import START, signup
@@ -47,7 +46,7 @@ TIMES: Mapping[str, tuple[datetime | None, datetime, bool]] = {
 @pytest.fixture
 def guard(catalog: Catalog) -> ErasureGuard:
     for raw in RAW:
-        tables.create_raw(catalog, raw)
+        iceberg.create_raw(catalog, raw)
     create_table(catalog)
     return ErasureGuard(catalog, PIPELINE, Erasures(catalog, key=lambda: b"key"))
 
@@ -57,20 +56,20 @@ def land(guard: ErasureGuard, account: str, **times: Sequence[datetime | None]) 
     rows = []
     for key, (event_ts, landed_at) in times.items():
         rows.append(signup(1, 1, signup_id=key, account_id=account, event_ts=event_ts, landed_at=landed_at))
-    table = tables.load(guard.catalog, SIGNUPS.table)
+    table = iceberg.load(guard.catalog, SIGNUPS.table)
     schema = pa.schema([(name, ARROW[kind]) for name, kind in COLUMNS[SIGNUPS.table].items()])
     table.append(pa.Table.from_pylist(rows, schema=schema).cast(table.schema().as_arrow()))
     return head(guard)
 
 
 def head(guard: ErasureGuard) -> int:
-    found = main_id(tables.load(guard.catalog, SIGNUPS.table))
+    found = main_id(iceberg.load(guard.catalog, SIGNUPS.table))
     assert found is not None
     return found
 
 
 def left(guard: ErasureGuard) -> set[str]:
-    return set(tables.load(guard.catalog, SIGNUPS.table).scan().to_arrow()["signup_id"].to_pylist())
+    return set(iceberg.load(guard.catalog, SIGNUPS.table).scan().to_arrow()["signup_id"].to_pylist())
 
 
 def erase(guard: ErasureGuard) -> None:
@@ -126,7 +125,7 @@ def test_a_file_may_have_thousands_of_ids_that_were_erased_at_many_times(guard: 
         for seconds in (0, 1)
         for at in [moment + timedelta(seconds=seconds)]
     ]
-    table = tables.load(guard.catalog, SIGNUPS.table)
+    table = iceberg.load(guard.catalog, SIGNUPS.table)
     schema = pa.schema([(name, ARROW[kind]) for name, kind in COLUMNS[SIGNUPS.table].items()])
     table.append(pa.Table.from_pylist(signups, schema=schema).cast(table.schema().as_arrow()))
     erased = [
@@ -140,7 +139,7 @@ def test_a_file_may_have_thousands_of_ids_that_were_erased_at_many_times(guard: 
         }
         for account, moment in moments.items()
     ]
-    erasures = tables.load(guard.catalog, ERASURE)
+    erasures = iceberg.load(guard.catalog, ERASURE)
     schema = schema_to_pyarrow(erasures.schema(), include_field_ids=False)
     erasures.append(pa.Table.from_pylist(erased, schema=schema))
     assert guard.delete_erased_rows(plan_of(None, head(guard)))
@@ -163,7 +162,7 @@ def test_a_table_of_another_program_is_swept_by_the_columns_that_it_has(catalog:
     erasures.record(subject.name, GONE, "requested", erased_at=ERASED_AT, now=AFTER)
     assert ErasureGuard(catalog, pipeline, erasures).sweep() == {"prod.events": 3}
     assert list(holders(catalog, pipeline, subject)) == [("prod.events", ("account_id",))]
-    left = tables.load(catalog, "prod.events").scan().to_arrow().to_pylist()
+    left = iceberg.load(catalog, "prod.events").scan().to_arrow().to_pylist()
     assert [(row["account_id"], row["at"]) for row in left] == [
         (GONE, AFTER.replace(tzinfo=None)),
         ("stays", BEFORE.replace(tzinfo=None)),

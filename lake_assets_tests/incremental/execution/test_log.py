@@ -21,9 +21,21 @@ from pyiceberg.transforms import IdentityTransform
 from lake_assets.base.hours import hour_key, parse_hour
 from lake_assets.connections.catalog import open_catalog
 from lake_assets.errors import StoredByNewerVersion, TableDamaged
-from lake_assets.incremental.execution import log as log_module
-from lake_assets.incremental.execution.engine import Engine
-from lake_assets.incremental.execution.log import (
+from lake_assets.incremental.engine import iceberg, publish, session_log
+from lake_assets.incremental.engine.engine import Engine
+from lake_assets.incremental.engine.iceberg import HIGH_WATERMARK, QUARANTINE, SESSION
+from lake_assets.incremental.engine.model import (
+    AuditResult,
+    Committed,
+    Cost,
+    HeldHour,
+    PlannedHour,
+    SessionPlan,
+    SessionReport,
+    SourceRange,
+    Waiting,
+)
+from lake_assets.incremental.engine.session_log import (
     EXTERNAL_RUN,
     FORMAT_PROPERTY,
     KEEP_SNAPSHOTS,
@@ -34,22 +46,10 @@ from lake_assets.incremental.execution.log import (
     SessionRecord,
     create_tables,
 )
-from lake_assets.incremental.execution.log import record_of as told_by
-from lake_assets.incremental.execution.state import State
-from lake_assets.incremental.maintenance.snapshot_references import read_references
-from lake_assets.incremental.metadata import manifests, publish, tables
-from lake_assets.incremental.metadata.state_tables import HIGH_WATERMARK, QUARANTINE, SESSION
-from lake_assets.incremental.planning.changes import Totals, Watermark
-from lake_assets.incremental.planning.plan import Committed, Waiting
-from lake_assets.incremental.planning.session import (
-    AuditResult,
-    Cost,
-    HeldHour,
-    PlannedHour,
-    SessionPlan,
-    SessionReport,
-    SourceRange,
-)
+from lake_assets.incremental.engine.session_log import record_of as told_by
+from lake_assets.incremental.engine.source_changes import Totals, Watermark
+from lake_assets.incremental.engine.state import State
+from lake_assets.incremental.operations.maintain import read_references
 from lake_assets_tests.incremental.clicks import CLICKS, at, click_fact, land_clicks
 from lake_assets_tests.incremental.planning.test_session import PLAN, STORED_AUDITS, STORED_PLAN
 
@@ -143,7 +143,7 @@ def write(log: SessionLog, process: str = FACT, number: int = 1, **changed: Any)
 
 
 def rows(catalog: Catalog, name: str) -> list[dict[str, Any]]:
-    return list(tables.load(catalog, name).scan().to_arrow().to_pylist())
+    return list(iceberg.load(catalog, name).scan().to_arrow().to_pylist())
 
 
 def written(catalog: Catalog) -> list[tuple[str, str, int, str]]:
@@ -229,13 +229,13 @@ def test_a_record_tells_the_hours_that_its_session_held_back(log: SessionLog) ->
 
 def test_a_batch_is_one_commit_for_all_processes(log: SessionLog) -> None:
     processes = [f"core.t{number}" for number in range(5)]
-    commits = [len(tables.load(log.catalog, name).metadata.snapshots) for name in (SESSION, HIGH_WATERMARK)]
+    commits = [len(iceberg.load(log.catalog, name).metadata.snapshots) for name in (SESSION, HIGH_WATERMARK)]
     with log.batch():
         for process in processes:
             write(log, process)
         assert written(log.catalog) == []
         assert log.numbers("core.t3") == (1, 1), "what is not written yet counts, too"
-    now = [len(tables.load(log.catalog, name).metadata.snapshots) for name in (SESSION, HIGH_WATERMARK)]
+    now = [len(iceberg.load(log.catalog, name).metadata.snapshots) for name in (SESSION, HIGH_WATERMARK)]
     assert now == [before + 1 for before in commits]
     assert written(log.catalog) == sorted(row for process in processes for row in expected(process, 1))
 
@@ -271,7 +271,7 @@ def test_a_row_that_is_missing_is_written_from_the_state(log: SessionLog, lost: 
     write(log)
     write(log, number=2, audits=(AuditResult("unique_key", True),))
     for name in lost:
-        tables.load(log.catalog, name).delete("revision = 2")
+        iceberg.load(log.catalog, name).delete("revision = 2")
     SessionLog(log.catalog).complete(state_of(number=2))
     assert written(log.catalog) == sorted(expected(FACT, 1) + expected(FACT, 2))
     last = log.history(FACT)[-1]
@@ -377,7 +377,7 @@ def test_small_files_are_merged_and_few_snapshots_kept(log: SessionLog) -> None:
         write(log, number=number)
     assert log.numbers(FACT) == (many, many)
     for name, each in ((SESSION, 1), (HIGH_WATERMARK, 2)):
-        table = tables.load(log.catalog, name)
+        table = iceberg.load(log.catalog, name)
         assert table.scan().to_arrow().num_rows == each * many, "every session is still there"
         assert len(list(table.scan().plan_files())) <= MERGE_FILES
         assert len(table.metadata.snapshots) <= 2 * KEEP_SNAPSHOTS + 2
@@ -385,13 +385,13 @@ def test_small_files_are_merged_and_few_snapshots_kept(log: SessionLog) -> None:
 
 
 def test_files_that_are_large_enough_stay(log: SessionLog, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(log_module, "MERGE_FILES", 2)
-    monkeypatch.setattr(log_module, "MERGE_ROWS", 5)
+    monkeypatch.setattr(session_log, "MERGE_FILES", 2)
+    monkeypatch.setattr(session_log, "MERGE_ROWS", 5)
     large: set[str] = set()
     for number in range(1, 10):
         write(log, number=number)
         assert log.numbers(FACT) == (number, number)
-        tasks = list(tables.load(log.catalog, HIGH_WATERMARK).scan().plan_files())
+        tasks = list(iceberg.load(log.catalog, HIGH_WATERMARK).scan().plan_files())
         assert large <= {task.file.file_path for task in tasks}
         large |= {task.file.file_path for task in tasks if task.file.record_count >= 5}
     assert large
@@ -401,20 +401,20 @@ def test_a_lookup_reads_no_manifest_again(log: SessionLog) -> None:
     for number in (1, 2, 3):
         write(log, number=number)
     log.numbers(FACT)
-    before = manifests._reader.cache_info()
+    before = iceberg._reader.cache_info()
     log.numbers(FACT)
-    assert manifests._reader.cache_info() == before
+    assert iceberg._reader.cache_info() == before
 
 
 def test_what_a_tag_holds_on_to_is_not_forgotten(log: SessionLog) -> None:
     write(log)
-    table = tables.load(log.catalog, SESSION)
+    table = iceberg.load(log.catalog, SESSION)
     tagged = table.metadata.current_snapshot_id
     assert tagged is not None
     table.manage_snapshots().create_tag(tagged, "audit").commit()
     for number in range(2, 2 * KEEP_SNAPSHOTS + 4):
         write(log, number=number)
-    left = {s.snapshot_id for s in tables.load(log.catalog, SESSION).metadata.snapshots}
+    left = {s.snapshot_id for s in iceberg.load(log.catalog, SESSION).metadata.snapshots}
     assert tagged in left
     assert len(left) <= KEEP_SNAPSHOTS + 5
 
@@ -425,7 +425,7 @@ def test_a_log_that_somebody_rewrote_tells_the_same(log: SessionLog) -> None:
         write(log, "core.other", number)
     before = log.history(FACT)
     for name in (SESSION, HIGH_WATERMARK):
-        table = tables.load(log.catalog, name)
+        table = iceberg.load(log.catalog, name)
         with table.transaction() as transaction:
             transaction.set_properties({"write.metadata.metrics.default": "none"})
         table.overwrite(table.scan().to_arrow())
@@ -479,7 +479,7 @@ def test_a_log_that_a_later_version_has_changed_is_neither_read_nor_written(log:
     write(log)
     before = written(log.catalog)
     for name in (HIGH_WATERMARK, SESSION):
-        table = tables.load(log.catalog, name)
+        table = iceberg.load(log.catalog, name)
         assert table.properties[FORMAT_PROPERTY] == "2"
         with table.transaction() as change:
             change.set_properties({FORMAT_PROPERTY: "3"})
@@ -535,12 +535,12 @@ def log_before(catalog: Catalog, marks: Mapping[str, Any], *, columns: Mapping[s
     """The tables as the version before has left them."""
     partitions = {"process_name": IdentityTransform[Any]()}
     for name, kinds in ((SESSION, SESSION_COLUMNS), (HIGH_WATERMARK, columns)):
-        tables.create(catalog, name, kinds, partitions, {})
+        iceberg.create(catalog, name, kinds, partitions, {})
     add_rows(catalog, HIGH_WATERMARK, [marks])
 
 
 def add_rows(catalog: Catalog, name: str, found: list[Mapping[str, Any]]) -> None:
-    table = tables.load(catalog, name)
+    table = iceberg.load(catalog, name)
     table.append(pa.Table.from_pylist([dict(row) for row in found], schema=table.schema().as_arrow()))
 
 
@@ -639,10 +639,10 @@ def test_a_home_of_the_version_before_goes_on_and_has_the_format_of_this_one(cat
     engine = Engine(catalog, CLICKS, clock=lambda: at(8))
     columns = {name: kind for name, kind in WATERMARK_COLUMNS.items() if name not in LATER_COLUMNS}
     for raw in CLICKS.raw:
-        tables.create_raw(catalog, raw)
-    tables.create_target(catalog, click_fact)
+        iceberg.create_raw(catalog, raw)
+    iceberg.create_target(catalog, click_fact)
     land_clicks(catalog, [1], landing=1)
-    source = tables.load(catalog, "raw.clicks")
+    source = iceberg.load(catalog, "raw.clicks")
     marks = {
         **WATERMARK_ROW,
         "process_name": click_fact.table,
@@ -666,8 +666,8 @@ def test_a_home_of_the_version_before_goes_on_and_has_the_format_of_this_one(cat
     assert engine.log.before(click_fact.table) is None
     assert [each.revision for each in engine.history(click_fact)] == [9]
     for name in (SESSION, HIGH_WATERMARK):
-        assert tables.load(catalog, name).properties[FORMAT_PROPERTY] == "2"
-    assert set(LATER_COLUMNS) <= set(tables.load(catalog, HIGH_WATERMARK).schema().column_names)
+        assert iceberg.load(catalog, name).properties[FORMAT_PROPERTY] == "2"
+    assert set(LATER_COLUMNS) <= set(iceberg.load(catalog, HIGH_WATERMARK).schema().column_names)
 
 
 # Damage
@@ -689,7 +689,7 @@ def test_rows_are_read_from_their_files_once_until_one_is_damaged_or_gone(
     first = log.before(FACT)
     assert log.before(FACT) == first
     assert len(opened) == 1
-    for task in tables.load(catalog, HIGH_WATERMARK).scan().plan_files():
+    for task in iceberg.load(catalog, HIGH_WATERMARK).scan().plan_files():
         Path(task.file.file_path.removeprefix("file://")).write_bytes(b"damaged")
     with pytest.raises(TableDamaged, match=HIGH_WATERMARK):
         log.before(FACT)
@@ -698,7 +698,7 @@ def test_rows_are_read_from_their_files_once_until_one_is_damaged_or_gone(
 def test_a_damaged_file_stops_no_process_whose_rows_are_in_others(log: SessionLog) -> None:
     """What is done next stands in the target; the newest number of a process is known from the metadata of the log."""
     write(log)
-    (task,) = tables.load(log.catalog, SESSION).scan().plan_files()
+    (task,) = iceberg.load(log.catalog, SESSION).scan().plan_files()
     write(log, "core.other")
     Path(task.file.file_path.removeprefix("file://")).write_bytes(b"damaged")
     with pytest.raises(TableDamaged, match=SESSION) as caught:

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING
 import pytest
 
 from lake_assets.errors import WriteAuditPublishDisabled
-from lake_assets.incremental.execution.engine import Engine
-from lake_assets.incremental.execution.state import BLOCKED
-from lake_assets.incremental.metadata.tables import WAP_ENABLED
-from lake_assets.incremental.planning.session import NoSession, OpenedSession, SessionPlan
+from lake_assets.incremental.engine.engine import Engine
+from lake_assets.incremental.engine.iceberg import WAP_ENABLED
+from lake_assets.incremental.engine.model import NoSession, OpenedSession, SessionPlan
+from lake_assets.incremental.engine.state import BLOCKED
 from lake_assets_tests.incremental.clicks import CLICKS, at, click_fact, land_clicks
 
 if TYPE_CHECKING:

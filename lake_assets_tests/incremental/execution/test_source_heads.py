@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from lake_assets.incremental.execution.engine import Engine
-from lake_assets.incremental.execution.planner import present_heads, usable_head
-from lake_assets.incremental.metadata import publish, tables
-from lake_assets.incremental.planning.changes import Head, Watermark
+from lake_assets.incremental.engine import iceberg, publish
+from lake_assets.incremental.engine.engine import Engine
+from lake_assets.incremental.engine.planner import present_heads, usable_head
+from lake_assets.incremental.engine.source_changes import Head, Watermark
 from lake_assets_tests.incremental.clicks import CLICKS, START, at, land_clicks
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ def test_a_head_counts_unless_it_was_passed_or_is_no_ancestor_any_more(catalog: 
         found.append(Head(*head))
     first, second, third = found
     assert [head.complete_through for head in found] == [START, START + 1, START + 2]
-    table = tables.load(catalog, "raw.clicks")
+    table = iceberg.load(catalog, "raw.clicks")
 
     assert usable_head(table, second, None) == second
     assert usable_head(table, second, mark(None, 0)) == second

@@ -12,16 +12,14 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from lake_assets.errors import StoredByNewerVersion
-from lake_assets.incremental.execution.engine import Engine
-from lake_assets.incremental.execution.log import SessionLog
-from lake_assets.incremental.execution.session import commit_state
-from lake_assets.incremental.execution.state import FORMAT, HOURS, LONGEST, STATE, State
-from lake_assets.incremental.execution.target_state import read_state
-from lake_assets.incremental.metadata import publish, tables
-from lake_assets.incremental.planning.changes import Totals, Watermark
-from lake_assets.incremental.planning.plan import Committed, Waiting
-from lake_assets.incremental.planning.plan.planning_input import Kind
-from lake_assets.incremental.planning.session import SessionPlan
+from lake_assets.incremental.engine import iceberg, publish
+from lake_assets.incremental.engine.engine import Engine
+from lake_assets.incremental.engine.model import Committed, Kind, SessionPlan, Waiting
+from lake_assets.incremental.engine.session import commit_state
+from lake_assets.incremental.engine.session_log import SessionLog
+from lake_assets.incremental.engine.source_changes import Totals, Watermark
+from lake_assets.incremental.engine.state import FORMAT, HOURS, LONGEST, STATE, State
+from lake_assets.incremental.engine.target_state import read_state
 from lake_assets_tests.incremental.clicks import CLICKS, START, at, click_fact, land_clicks, publish_clicks
 
 if TYPE_CHECKING:
@@ -75,7 +73,7 @@ states = st.builds(
 
 @pytest.fixture
 def lake(catalog: Catalog) -> Catalog:
-    tables.create_target(catalog, click_fact)
+    iceberg.create_target(catalog, click_fact)
     return catalog
 
 
@@ -95,7 +93,7 @@ def commit(lake: Catalog, found: State) -> State:
 
 
 def waiting_properties(lake: Catalog) -> dict[str, str]:
-    properties = tables.load(lake, FACT).metadata.properties
+    properties = iceberg.load(lake, FACT).metadata.properties
     return {name: value for name, value in properties.items() if name.startswith(HOURS)}
 
 
@@ -123,7 +121,7 @@ def test_many_waiting_hours_are_a_property_that_the_same_commit_sets(lake: Catal
     assert waiting_properties(lake) == {}
     stored = commit(lake, State(FACT, session_id="many", committed=scattered(1_000)))
     assert len(waiting_properties(lake)) == 1
-    table = tables.load(lake, FACT)
+    table = iceberg.load(lake, FACT)
     snapshot = table.current_snapshot()
     assert snapshot is not None
     assert len(publish.summary_of(snapshot)[STATE]) < LONGEST
@@ -141,7 +139,7 @@ def test_a_property_is_kept_while_a_snapshot_names_it(lake: Catalog) -> None:
     commit(lake, State(FACT, session_id="four"))
     assert len(waiting_properties(lake)) == 2, "a person may roll back to what the first sessions published"
 
-    table = tables.load(lake, FACT)
+    table = iceberg.load(lake, FACT)
     older = [each.snapshot_id for each in publish.ancestors(table)][1:]
     table.maintenance.expire_snapshots().by_ids(older).commit()
     commit(lake, State(FACT, session_id="five"))
@@ -161,7 +159,7 @@ def test_without_the_list_of_waiting_hours_all_is_built_again(catalog: Catalog, 
     mark = Watermark(source.source, source.table_uuid, source.to_snapshot_id, source.to_sequence_number)
     publish_clicks(catalog, [1, 2], complete_through=2)
     commit(catalog, State(FACT, session_id="one", watermarks={mark.source: mark}, committed=scattered(1_000)))
-    table = tables.load(catalog, FACT)
+    table = iceberg.load(catalog, FACT)
     (name,) = waiting_properties(catalog)
     with table.transaction() as transaction:
         if changed is None:

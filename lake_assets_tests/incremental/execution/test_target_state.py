@@ -19,13 +19,13 @@ from pyiceberg.table.update import AddSnapshotUpdate, RemoveSnapshotRefUpdate, S
 
 from lake_assets.base.hours import hour_start
 from lake_assets.errors import PublishConflict, TargetDropped, TargetReplaced, TargetRolledBack
-from lake_assets.incremental.execution.engine import Engine
-from lake_assets.incremental.execution.log import record_of
-from lake_assets.incremental.execution.session import commit_state
-from lake_assets.incremental.execution.state import State, after_session, logged, summary_of
-from lake_assets.incremental.metadata import publish, tables
-from lake_assets.incremental.planning.plan import committed_after
-from lake_assets.incremental.planning.session import NoSession, SessionPlan
+from lake_assets.incremental.engine import iceberg, publish
+from lake_assets.incremental.engine.engine import Engine
+from lake_assets.incremental.engine.model import NoSession, SessionPlan
+from lake_assets.incremental.engine.planning import committed_after
+from lake_assets.incremental.engine.session import commit_state
+from lake_assets.incremental.engine.session_log import record_of
+from lake_assets.incremental.engine.state import State, after_session, logged, summary_of
 from lake_assets_tests.incremental.clicks import CLICKS, START, at, click_fact, land_clicks
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ class Sessions:
 
     @property
     def table(self) -> Table:
-        return tables.load(self.catalog, FACT)
+        return iceberg.load(self.catalog, FACT)
 
     @property
     def main(self) -> int:
@@ -106,18 +106,18 @@ class Sessions:
 
 def append(catalog: Catalog, hours: Iterable[int], summary: dict[str, str] | None = None, *, staged: bool) -> int:
     """Append a row of each hour, and return the snapshot."""
-    table = tables.load(catalog, FACT)
+    table = iceberg.load(catalog, FACT)
     known = {each.snapshot_id for each in table.metadata.snapshots}
     rows = [{"click_id": f"c{hour}", "clicked_at": hour_start(START + hour)} for hour in hours]
     arrow = pa.Table.from_pylist(rows, schema=table.schema().as_arrow())
     table.append(arrow, snapshot_properties=summary or {}, branch=None if staged else "main")
-    (new,) = {each.snapshot_id for each in tables.load(catalog, FACT).metadata.snapshots} - known
+    (new,) = {each.snapshot_id for each in iceberg.load(catalog, FACT).metadata.snapshots} - known
     return new
 
 
 def compact(catalog: Catalog) -> None:
     """Write all rows again, as a snapshot of the operation `replace`."""
-    table = tables.load(catalog, FACT)
+    table = iceberg.load(catalog, FACT)
     removed = [task.file for task in table.scan().plan_files()]
     added = list(_dataframe_to_data_files(table.metadata, table.scan().to_arrow(), table.io))
     snapshot_id, (made,) = publish._snapshot(table, Operation.OVERWRITE, added, removed, {})
@@ -244,7 +244,7 @@ def test_a_target_that_was_dropped_or_replaced_stops(lake: Sessions) -> None:
     lake.catalog.drop_table(FACT)
     with pytest.raises(TargetDropped, match=r"lake rebuild core\.click_fact --reset"):
         lake.engine.decide(click_fact)
-    tables.create_target(lake.catalog, click_fact)
+    iceberg.create_target(lake.catalog, click_fact)
     with pytest.raises(TargetReplaced, match=r"lake rebuild core\.click_fact --reset"):
         lake.engine.decide(click_fact)
     assert isinstance(lake.engine.problem(click_fact), TargetReplaced)

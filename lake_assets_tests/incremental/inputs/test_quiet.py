@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lake_assets.incremental.inputs.quiet import FULL_LOOK_SECONDS, STALE_PER_TICK, Quiet, to_look_at
+from lake_assets.incremental.operations.inputs import FULL_LOOK_SECONDS, STALE_PER_TICK, Quiet, to_look_at
 
 NAMES = ["a", "b", "c", "d", "e", "f"]
 VERSIONS = st.integers(0, 2)

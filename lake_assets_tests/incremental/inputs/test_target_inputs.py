@@ -8,12 +8,11 @@ import pytest
 from pyiceberg.catalog import Catalog
 from pyiceberg.catalog.sql import SqlCatalog
 
-from lake_assets.incremental.execution.engine import Engine
-from lake_assets.incremental.inputs import locations
-from lake_assets.incremental.inputs.locations import Locations
-from lake_assets.incremental.inputs.target_inputs import TargetInputs
-from lake_assets.incremental.metadata.state_tables import HIGH_WATERMARK, QUARANTINE
-from lake_assets.incremental.planning.session import SessionReport
+from lake_assets.incremental.engine.engine import Engine
+from lake_assets.incremental.engine.iceberg import HIGH_WATERMARK, QUARANTINE
+from lake_assets.incremental.engine.model import SessionReport
+from lake_assets.incremental.operations import inputs
+from lake_assets.incremental.operations.inputs import Locations, TargetInputs
 from lake_assets_tests.incremental.clicks import CLICKS, at, click_fact, land_clicks, publish_clicks
 
 if TYPE_CHECKING:
@@ -80,7 +79,7 @@ def test_any_catalog_tells_the_same_locations_a_bounded_number_at_a_look(
     expected = {name: catalog.load_table(name).metadata_location for name in TABLES}
     assert Locations().look(catalog, names) == expected
 
-    monkeypatch.setattr(locations, "LOADS_PER_LOOK", 3)
+    monkeypatch.setattr(inputs, "LOADS_PER_LOOK", 3)
     other, looked = AskedTableByTable(catalog), Locations()
     looked.look(other, names)  # type: ignore[arg-type]
     assert other.loaded == TABLES

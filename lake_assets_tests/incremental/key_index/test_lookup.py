@@ -22,8 +22,8 @@ from pyiceberg.transforms import IdentityTransform
 from pyiceberg.types import LongType, NestedField, StringType
 
 from lake_assets.connections.catalog import open_catalog
-from lake_assets.incremental.key_index import lookup
-from lake_assets.incremental.key_index.lookup import KeyIndex
+from lake_assets.incremental.engine import key_index
+from lake_assets.incremental.engine.key_index import KeyIndex
 from lake_assets.settings import Settings
 
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ NAME = "core.people"
 def people(min_files: int = 1) -> Iterator[tuple[Catalog, Path]]:
     """A catalog with an empty table, in which tables of few files have an index, too."""
     with TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
-        patch.setattr(lookup, "MIN_FILES", min_files)
+        patch.setattr(key_index, "MIN_FILES", min_files)
         home = Path(folder)
         catalog = open_catalog(Settings(home=home))
         catalog.create_namespace("core")

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from lake_assets.incremental.key_index.postings import IndexedFile, Postings, opened
+from lake_assets.incremental.engine.key_index import IndexedFile, Postings, opened
 
 
 def filled(postings: Postings, files: int) -> None:

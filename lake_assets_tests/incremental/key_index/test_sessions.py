@@ -9,9 +9,8 @@ import pytest
 
 from benchmarks.history import END, LakeWithPast, Past, Row
 from lake_assets.base.hours import hour_of, hour_start
-from lake_assets.incremental.key_index import lookup
-from lake_assets.incremental.planning.session import NoSession
-from lake_assets.incremental.staging import reading
+from lake_assets.incremental.engine import key_index, prepare
+from lake_assets.incremental.engine.model import NoSession
 
 if TYPE_CHECKING:
     from lake_assets.settings import Settings
@@ -29,8 +28,8 @@ READ = ("core.signup_fact", "core.cancel_request_fact", "core.cancel_fact", "raw
 
 @pytest.fixture(autouse=True)
 def _small_tables_have_an_index_and_are_large(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(lookup, "MIN_FILES", MIN_FILES)
-    monkeypatch.setattr(reading, "SINGLE_PARTITION_ROWS", FEW_ROWS)
+    monkeypatch.setattr(key_index, "MIN_FILES", MIN_FILES)
+    monkeypatch.setattr(prepare, "SINGLE_PARTITION_ROWS", FEW_ROWS)
 
 
 def all_rows(past: Past, kind: str, lake: LakeWithPast) -> list[Row]:

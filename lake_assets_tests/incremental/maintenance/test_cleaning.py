@@ -9,15 +9,15 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from lake_assets.incremental.execution.erasure_guard import delete_rows, holds
-from lake_assets.incremental.maintenance.cleaning import (
+from lake_assets.incremental.engine import iceberg
+from lake_assets.incremental.engine.erasures import delete_rows, holds
+from lake_assets.incremental.operations.maintain import (
+    bare_path,
     drop_deleted_entries,
     expire_snapshots_except,
     former_tables,
     remove_unreferenced_files,
 )
-from lake_assets.incremental.maintenance.stored_files import bare_path
-from lake_assets.incremental.metadata import tables
 from lake_assets_tests.incremental.scenario import NOW, landed
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ NAME = "raw.signups"
 
 
 def folder(catalog: Catalog) -> Path:
-    return Path(bare_path(tables.load(catalog, NAME).location()))
+    return Path(bare_path(iceberg.load(catalog, NAME).location()))
 
 
 def test_only_what_no_version_needs_is_removed(catalog: Catalog) -> None:
@@ -35,18 +35,18 @@ def test_only_what_no_version_needs_is_removed(catalog: Catalog) -> None:
     landed(catalog, "a-3")
     delete_rows(catalog, NAME, holds(["account_id"], "a-1"))
     drop_deleted_entries(catalog, NAME)
-    table = tables.load(catalog, NAME)
+    table = iceberg.load(catalog, NAME)
     kept = table.metadata.snapshots[0].snapshot_id
     before = {i: table.scan(snapshot_id=i).to_arrow() for i in (kept, table.metadata.current_snapshot_id)}
     assert expire_snapshots_except(catalog, NAME, [kept]) == len(table.metadata.snapshots) - 2
     assert remove_unreferenced_files(catalog, NAME, orphaned_before=NOW) > 0
-    table = tables.load(catalog, NAME)
+    table = iceberg.load(catalog, NAME)
     assert {i: table.scan(snapshot_id=i).to_arrow() for i in before} == before
     assert remove_unreferenced_files(catalog, NAME, orphaned_before=NOW) == 0
 
     assert expire_snapshots_except(catalog, NAME, []) == 1
     remove_unreferenced_files(catalog, NAME, orphaned_before=NOW)
-    assert sorted(tables.load(catalog, NAME).scan().to_arrow()["account_id"].to_pylist()) == ["a-2", "a-3"]
+    assert sorted(iceberg.load(catalog, NAME).scan().to_arrow()["account_id"].to_pylist()) == ["a-2", "a-3"]
     assert len(list(folder(catalog).rglob("*.parquet"))) == 2
 
 
@@ -64,10 +64,10 @@ def test_an_orphan_goes_when_it_is_old_and_is_what_iceberg_writes(catalog: Catal
 def test_of_a_table_that_lacks_a_manifest_nothing_is_removed(catalog: Catalog) -> None:
     landed(catalog, "a-1")
     landed(catalog, "a-2")
-    head = tables.load(catalog, NAME).current_snapshot()
+    head = iceberg.load(catalog, NAME).current_snapshot()
     assert head is not None
     expire_snapshots_except(catalog, NAME, [])
-    Path(bare_path(head.manifests(tables.load(catalog, NAME).io)[0].manifest_path)).unlink()
+    Path(bare_path(head.manifests(iceberg.load(catalog, NAME).io)[0].manifest_path)).unlink()
     before = sorted(folder(catalog).rglob("*"))
     with pytest.raises(FileNotFoundError):
         remove_unreferenced_files(catalog, NAME, orphaned_before=NOW)
@@ -79,7 +79,7 @@ def test_the_files_of_a_former_table_of_the_same_name_stay_until_its_metadata_is
     former = set(folder(catalog).rglob("*.parquet"))
     catalog.drop_table(NAME)
     landed(catalog, "a-2")
-    metadata = former_tables(tables.load(catalog, NAME))
+    metadata = former_tables(iceberg.load(catalog, NAME))
     assert len(metadata) == 1
     later = datetime.now(UTC) + timedelta(days=9)
     assert remove_unreferenced_files(catalog, NAME, orphaned_before=later) == 0
@@ -90,4 +90,4 @@ def test_the_files_of_a_former_table_of_the_same_name_stay_until_its_metadata_is
             file.unlink()
     assert remove_unreferenced_files(catalog, NAME, orphaned_before=later) > 0
     assert not any(file.exists() for file in former)
-    assert tables.load(catalog, NAME).scan().to_arrow()["account_id"].to_pylist() == ["a-2"]
+    assert iceberg.load(catalog, NAME).scan().to_arrow()["account_id"].to_pylist() == ["a-2"]

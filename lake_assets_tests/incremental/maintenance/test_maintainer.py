@@ -13,12 +13,10 @@ import pytest
 
 from lake_assets.demo.membership_simulator import Arrival, Population, Simulation, generate
 from lake_assets.errors import UsageError
-from lake_assets.incremental.execution.engine import Engine, utc_now
-from lake_assets.incremental.maintenance.maintainer import ENGINE_TABLES, Maintainer, tables_of
-from lake_assets.incremental.maintenance.policy import Policy
-from lake_assets.incremental.maintenance.stored_files import bare_path
-from lake_assets.incremental.metadata import tables
-from lake_assets.incremental.planning.changes import changes
+from lake_assets.incremental.engine import iceberg
+from lake_assets.incremental.engine.engine import Engine, utc_now
+from lake_assets.incremental.engine.source_changes import changes
+from lake_assets.incremental.operations.maintain import ENGINE_TABLES, Maintainer, Policy, bare_path, tables_of
 from lake_assets.membership import PIPELINE
 from lake_assets_tests.incremental.clicks import CLICKS, land_clicks
 from lake_assets_tests.incremental.crash_matrix import die
@@ -46,7 +44,7 @@ def maintainer(lake: Lake, policy: Policy = FORGETFUL) -> Maintainer:
 
 
 def folder(lake: Lake, name: str) -> Path:
-    return Path(urlsplit(tables.load(lake.catalog, name).location()).path)
+    return Path(urlsplit(iceberg.load(lake.catalog, name).location()).path)
 
 
 def age(root: Path, days: int) -> None:
@@ -68,7 +66,7 @@ def assert_planned_by_history(lake: Lake) -> None:
         marks = lake.engine.state(target).watermarks
         for source in target.sources:
             mark = marks.get(source.table)
-            found = changes(tables.load(lake.catalog, source.table), source, mark, start=START)
+            found = changes(iceberg.load(lake.catalog, source.table), source, mark, start=START)
             expected = "initial" if mark is None or mark.snapshot_id is None else "history"
             assert found.how == expected, (target.table, source.table)
 
@@ -113,10 +111,10 @@ def test_figures_and_a_dry_run_that_changes_nothing(lake: Lake) -> None:
         land_signups(lake, range(hour, hour + 1))
         lake.append("raw.signups", [signup(2 + hour, 0)])
         lake.session("signup_fact")
-    before = tables.load(lake.catalog, "core.signup_fact").metadata
+    before = iceberg.load(lake.catalog, "core.signup_fact").metadata
 
     told = maintainer(lake).maintain("signup_fact", dry_run=True)
-    assert tables.load(lake.catalog, "core.signup_fact").metadata == before
+    assert iceberg.load(lake.catalog, "core.signup_fact").metadata == before
     assert (told.partitions_compacted, told.snapshots_expired, told.after) == (1, 2, told.before)
 
     done = maintainer(lake).maintain("signup_fact")
@@ -183,7 +181,7 @@ def test_an_unknown_table_is_refused(lake: Lake) -> None:
 def test_orphans_of_a_former_table_stay_and_the_report_names_its_metadata(catalog: Catalog) -> None:
     Engine(catalog, CLICKS, clock=utc_now).create_tables()
     land_clicks(catalog, [0], landing=0)
-    former = tables.load(catalog, "raw.clicks").metadata_location
+    former = iceberg.load(catalog, "raw.clicks").metadata_location
     catalog.drop_table("raw.clicks")
     Engine(catalog, CLICKS, clock=utc_now).create_tables()
 

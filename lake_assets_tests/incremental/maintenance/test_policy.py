@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lake_assets.incremental.maintenance.policy import Link, partitions_to_compact, snapshots_to_expire
+from lake_assets.incremental.operations.maintain import Link, partitions_to_compact, snapshots_to_expire
 
 
 @st.composite

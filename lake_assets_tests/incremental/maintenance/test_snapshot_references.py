@@ -7,11 +7,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from lake_assets.incremental.execution.engine import Engine
-from lake_assets.incremental.maintenance.figures import table_figures
-from lake_assets.incremental.maintenance.snapshot_references import read_references
-from lake_assets.incremental.metadata import publish, tables
-from lake_assets.incremental.planning.plan import Committed, Waiting
+from lake_assets.incremental.engine import iceberg, publish
+from lake_assets.incremental.engine.engine import Engine
+from lake_assets.incremental.engine.model import Committed, Waiting
+from lake_assets.incremental.operations.maintain import read_references, table_figures
 from lake_assets_tests.incremental.clicks import CLICKS, at, click_fact, land_clicks
 from lake_assets_tests.incremental.committing import commit
 
@@ -29,14 +28,14 @@ def engine(catalog: Catalog) -> Engine:
 
 
 def head(engine: Engine, name: str = RAW) -> int:
-    found = publish.main_id(tables.load(engine.catalog, name))
+    found = publish.main_id(iceberg.load(engine.catalog, name))
     assert found is not None
     return found
 
 
 def held(engine: Engine, name: str = RAW) -> frozenset[int]:
     """What must stay, the head aside: that main names anyway."""
-    return read_references(engine.catalog).pinned(tables.load(engine.catalog, name), name) - {head(engine, name)}
+    return read_references(engine.catalog).pinned(iceberg.load(engine.catalog, name), name) - {head(engine, name)}
 
 
 def land(engine: Engine, hour: int) -> int:
@@ -68,7 +67,7 @@ def test_what_was_published_last_and_what_a_tag_names_stays(engine: Engine) -> N
     tagged = publish_more(engine)
     published = commit(engine, click_fact).snapshot_id
     publish_more(engine)
-    tables.load(engine.catalog, FACT).manage_snapshots().create_tag(tagged, "audit-2026").commit()
+    iceberg.load(engine.catalog, FACT).manage_snapshots().create_tag(tagged, "audit-2026").commit()
     assert held(engine, FACT) == {published, tagged}
 
 
@@ -85,14 +84,14 @@ def test_a_process_that_no_pipeline_declares_counts(engine: Engine) -> None:
 def test_figures_count_the_head_and_what_all_snapshots_hold(engine: Engine) -> None:
     land(engine, 0)
     land(engine, 1)
-    tables.load(engine.catalog, RAW).delete("click_id = 'c0-0'")
-    found = table_figures(tables.load(engine.catalog, RAW))
+    iceberg.load(engine.catalog, RAW).delete("click_id = 'c0-0'")
+    found = table_figures(iceberg.load(engine.catalog, RAW))
     assert (found.files, found.stored_files, found.snapshots) == (1, 2, 3)
     assert 0 < found.bytes < found.stored_bytes
 
 
 def publish_more(engine: Engine) -> int:
     """One more snapshot of the fact, of no session."""
-    table = tables.load(engine.catalog, FACT)
+    table = iceberg.load(engine.catalog, FACT)
     table.append(table.schema().as_arrow().empty_table())
     return head(engine, FACT)

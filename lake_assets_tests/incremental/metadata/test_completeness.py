@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 import pytest
 
 from lake_assets.errors import InvalidCompleteThrough, UsageError
-from lake_assets.incremental.execution.engine import Engine, utc_now
-from lake_assets.incremental.metadata import tables
-from lake_assets.incremental.metadata.completeness import Declared, declare_complete
-from lake_assets.incremental.planning.session import SessionPlan
+from lake_assets.incremental.engine import iceberg
+from lake_assets.incremental.engine.complete import Declared, declare_complete
+from lake_assets.incremental.engine.engine import Engine, utc_now
+from lake_assets.incremental.engine.model import SessionPlan
 from lake_assets_tests.incremental.clicks import CLICKS, START, click_fact, land_clicks
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ def engine(catalog: Catalog) -> Engine:
 
 
 def through(engine: Engine) -> int | None:
-    return tables.complete_through(tables.load(engine.catalog, "raw.clicks"), "raw.clicks")
+    return iceberg.complete_through(iceberg.load(engine.catalog, "raw.clicks"), "raw.clicks")
 
 
 def test_a_silent_source_is_declared_complete_and_its_readers_go_on(engine: Engine) -> None:
@@ -47,9 +47,9 @@ def test_it_goes_back_only_by_force(engine: Engine) -> None:
 
 def test_the_same_hour_again_commits_nothing(engine: Engine) -> None:
     declare_complete(engine.catalog, CLICKS, "raw.clicks", START + 3)
-    before = tables.load(engine.catalog, "raw.clicks").metadata_location
+    before = iceberg.load(engine.catalog, "raw.clicks").metadata_location
     declare_complete(engine.catalog, CLICKS, "raw.clicks", START + 3)
-    assert tables.load(engine.catalog, "raw.clicks").metadata_location == before
+    assert iceberg.load(engine.catalog, "raw.clicks").metadata_location == before
 
 
 @pytest.mark.parametrize(
@@ -62,8 +62,8 @@ def test_only_raw_tables_are_declared(engine: Engine, name: str, message: str) -
 
 
 def test_a_malformed_hour_is_replaced_only_by_force_and_the_error_says_so(engine: Engine) -> None:
-    with tables.load(engine.catalog, "raw.clicks").transaction() as transaction:
-        transaction.set_properties({tables.COMPLETE_THROUGH: "soon"})
+    with iceberg.load(engine.catalog, "raw.clicks").transaction() as transaction:
+        transaction.set_properties({iceberg.COMPLETE_THROUGH: "soon"})
     message = r"raw\.clicks is 'soon'(.|\n)*`lake complete raw\.clicks HOUR --force`"
     with pytest.raises(InvalidCompleteThrough, match=message):
         declare_complete(engine.catalog, CLICKS, "raw.clicks", START + 3)

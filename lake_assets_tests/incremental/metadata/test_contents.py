@@ -19,8 +19,8 @@ from lake_assets.base.hours import hour_start, parse_hour
 from lake_assets.cli.main import app
 from lake_assets.connections.catalog import open_catalog
 from lake_assets.errors import UsageError
-from lake_assets.incremental.metadata import tables
-from lake_assets.incremental.metadata.contents import ColumnBounds, contents
+from lake_assets.incremental.engine import iceberg
+from lake_assets.incremental.operations.contents import ColumnBounds, contents
 from lake_assets.settings import Settings, settings
 
 if TYPE_CHECKING:
@@ -31,9 +31,9 @@ START = parse_hour("2026-01-01-00:00")
 COLUMNS = {"id": "string", "at": "timestamptz", "price": "decimal(9, 2)", "number": "int", "day": "date"}
 
 
-def make(catalog: Catalog, name: str, by: tables.Partitions, properties: dict[str, str] | None = None) -> Table:
-    tables.create(catalog, name, COLUMNS, by, properties or {})
-    return tables.load(catalog, name)
+def make(catalog: Catalog, name: str, by: iceberg.Partitions, properties: dict[str, str] | None = None) -> Table:
+    iceberg.create(catalog, name, COLUMNS, by, properties or {})
+    return iceberg.load(catalog, name)
 
 
 def append(table: Table, *rows: dict[str, Any]) -> None:
@@ -119,9 +119,9 @@ def test_the_command_takes_a_target_by_its_name_and_any_table(
         run = CliRunner().invoke
         assert run(app, ["init"]).exit_code == 0
         catalog = open_catalog(bare_home)
-        schema = schema_to_pyarrow(tables.load(catalog, "core.click_fact").schema(), include_field_ids=False)
+        schema = schema_to_pyarrow(iceberg.load(catalog, "core.click_fact").schema(), include_field_ids=False)
         rows = [{"click_id": "c1", "clicked_at": hour_start(START)}]
-        tables.load(catalog, "core.click_fact").append(pa.Table.from_pylist(rows, schema=schema))
+        iceberg.load(catalog, "core.click_fact").append(pa.Table.from_pylist(rows, schema=schema))
         found = json.loads(run(app, ["inspect", "click_fact", "click_id", "clicked_at", "--json"]).output)
         assert found["table"] == "core.click_fact"
         assert found["lineage"] == {"clicked_at": ["raw.clicks.event_ts"]}

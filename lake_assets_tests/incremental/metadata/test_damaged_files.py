@@ -9,12 +9,10 @@ from typing import TYPE_CHECKING
 import pytest
 
 from lake_assets.errors import TableDamaged
-from lake_assets.incremental.execution import log as log_module
-from lake_assets.incremental.execution.log import SessionLog
-from lake_assets.incremental.maintenance.stored_files import bare_path
-from lake_assets.incremental.metadata import tables
-from lake_assets.incremental.metadata.damaged_files import damaged_file
-from lake_assets.incremental.metadata.state_tables import SESSION
+from lake_assets.incremental.engine import iceberg, session_log
+from lake_assets.incremental.engine.iceberg import SESSION, damaged_file
+from lake_assets.incremental.engine.session_log import SessionLog
+from lake_assets.incremental.operations.maintain import bare_path
 from lake_assets_tests.incremental.execution.test_log import FACT, log_on, write
 
 if TYPE_CHECKING:
@@ -55,7 +53,7 @@ def log(catalog: Catalog) -> SessionLog:
 def test_a_damaged_file_of_the_session_log_is_named_whatever_it_is(log: SessionLog) -> None:
     history = log.history(FACT)
     for choose in FILES:
-        path = bare_path(choose(tables.load(log.catalog, SESSION)))
+        path = bare_path(choose(iceberg.load(log.catalog, SESSION)))
         content = Path(path).read_bytes()
         for damaged in (b"", content[: len(content) // 2], None):
             if damaged is None:
@@ -63,7 +61,7 @@ def test_a_damaged_file_of_the_session_log_is_named_whatever_it_is(log: SessionL
             else:
                 Path(path).write_bytes(damaged)
             for read in (log.history, log.numbers) if choose is not data_file else (log.history,):
-                log_module._known_files.clear()  # as in a process that has not read the log before
+                session_log._known_files.clear()  # as in a process that has not read the log before
                 with pytest.raises(TableDamaged) as caught:
                     read(FACT)
                 assert SESSION in caught.value.problem
@@ -76,7 +74,7 @@ def test_a_damaged_file_of_the_session_log_is_named_whatever_it_is(log: SessionL
 
 
 def test_the_process_of_a_damaged_row_is_known_and_other_processes_go_on(log: SessionLog) -> None:
-    path = data_file(tables.load(log.catalog, SESSION))
+    path = data_file(iceberg.load(log.catalog, SESSION))
     write(log, "core.other")
     Path(bare_path(path)).write_bytes(b"PAR1")
     found = damaged_file(log.catalog, SESSION)

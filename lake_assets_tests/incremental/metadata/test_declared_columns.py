@@ -27,7 +27,7 @@ from pyiceberg.types import (
 )
 
 from lake_assets.errors import UsageError
-from lake_assets.incremental.metadata.declared_columns import Declared, differences, look, migrate
+from lake_assets.incremental.engine.columns import Declared, differences, look, migrate
 
 NAMES = ("a", "b", "c", "d", "e")
 TYPES = (

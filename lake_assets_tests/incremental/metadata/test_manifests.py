@@ -10,8 +10,8 @@ import pytest
 from pyiceberg.types import LongType
 
 from lake_assets.base.hours import hour_start
-from lake_assets.incremental.metadata import tables
-from lake_assets.incremental.metadata.manifests import entries
+from lake_assets.incremental.engine import iceberg
+from lake_assets.incremental.engine.iceberg import entries
 from lake_assets.membership import PIPELINE
 from lake_assets_tests.incremental.scenario import START
 
@@ -54,8 +54,8 @@ def test_a_small_manifest_is_read_once_unless_its_file_is_another_one(catalog: C
 def filled(catalog: Catalog, name: str) -> Table:
     """A table with files of several hours and a delete; and of two schemas."""
     target = PIPELINE.target(name)
-    tables.create_target(catalog, target)
-    table = tables.load(catalog, target.table)
+    iceberg.create_target(catalog, target)
+    table = iceberg.load(catalog, target.table)
     for hours in ([1, 2], [26]):
         rows = [{target.time_column: hour_start(START + hour)} for hour in hours]
         table.append(pa.Table.from_pylist(rows, schema=table.schema().as_arrow()))
@@ -63,4 +63,4 @@ def filled(catalog: Catalog, name: str) -> Table:
             with table.update_schema() as update:
                 update.add_column("added", LongType())
     table.delete(f"{target.time_column} < '{hour_start(START + 2).isoformat()}'")
-    return tables.load(catalog, target.table)
+    return iceberg.load(catalog, target.table)

@@ -16,10 +16,10 @@ from pyiceberg.types import NestedField, TimestampType, TimestamptzType
 from lake_assets.base.hours import hour_key
 from lake_assets.errors import UsageError
 from lake_assets.incremental.declaration import Pipeline, RawTable
-from lake_assets.incremental.metadata import tables
-from lake_assets.incremental.metadata.completeness import declare_complete
-from lake_assets.incremental.metadata.newest_event import (
+from lake_assets.incremental.engine import iceberg
+from lake_assets.incremental.engine.complete import (
     complete_by_rule,
+    declare_complete,
     newest_event,
     source_complete_through,
 )
@@ -114,7 +114,7 @@ def test_the_later_of_the_rule_and_the_property_counts(catalog: Catalog) -> None
     pipeline = Pipeline(raw=(raw,), targets=(), start=hour_key(START))
 
     def through() -> int | None:
-        found = source_complete_through(tables.load(catalog, "prod.events"), "prod.events", pipeline)
+        found = source_complete_through(iceberg.load(catalog, "prod.events"), "prod.events", pipeline)
         return None if found is None else found - START
 
     assert through() is None
@@ -126,9 +126,9 @@ def test_the_later_of_the_rule_and_the_property_counts(catalog: Catalog) -> None
         declare_complete(catalog, pipeline, "events", START)
     assert declare_complete(catalog, pipeline, "events", START + 4).before == START + 1
     assert through() == 4
-    append(tables.load(catalog, "prod.events"), [389])  # 06:29
+    append(iceberg.load(catalog, "prod.events"), [389])  # 06:29
     assert through() == 4
-    append(tables.load(catalog, "prod.events"), [390])
+    append(iceberg.load(catalog, "prod.events"), [390])
     assert through() == 5
 
 
@@ -147,6 +147,6 @@ def test_a_table_of_the_kafka_connect_sink_is_complete_through_what_its_snapshot
     for text, through in said.items():
         properties = {} if text is None else {"kafka.connect.valid-through-ts": text}
         table.append(rows, snapshot_properties=properties)
-        found = source_complete_through(tables.load(catalog, "prod.events"), "prod.events", pipeline)
+        found = source_complete_through(iceberg.load(catalog, "prod.events"), "prod.events", pipeline)
         assert found == START + through, text
     assert raw.lag is None

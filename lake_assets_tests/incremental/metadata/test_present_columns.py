@@ -25,9 +25,9 @@ from pyiceberg.types import (
 )
 from pyspark.sql import SparkSession
 
-from lake_assets.incremental.audit_reads.source_rows import rows_at
-from lake_assets.incremental.metadata.present_columns import at_present
-from lake_assets.incremental.staging.reading import read_at
+from lake_assets.incremental.engine.audit_reads import rows_at
+from lake_assets.incremental.engine.columns import at_present
+from lake_assets.incremental.engine.prepare import read_at
 
 POINT = StructType(NestedField(11, "x", IntegerType()), NestedField(12, "gone", StringType()))
 COLUMNS = Schema(

@@ -14,8 +14,8 @@ import pytest
 
 from lake_assets.errors import ConfigurationError, PublishConflict, TargetRolledBack, WriteAuditPublishDisabled
 from lake_assets.incremental.declaration.target import Audit, AuditScope, Verdict
-from lake_assets.incremental.metadata import publish, tables
-from lake_assets.incremental.planning.session import NoSession, SessionReport
+from lake_assets.incremental.engine import iceberg, publish
+from lake_assets.incremental.engine.model import NoSession, SessionReport
 from lake_assets.membership import PIPELINE
 from lake_assets_tests.incremental.scenario import START, Lake, signup, with_target
 
@@ -54,7 +54,7 @@ def while_audited(lake: Lake, write: Callable[[int], None], transform: Transform
 
 def staged_ids(lake: Lake) -> list[str]:
     """The WAP ids of a table's snapshots, published or not, oldest first."""
-    found = sorted(tables.load(lake.catalog, FACT).metadata.snapshots, key=lambda s: s.sequence_number or 0)
+    found = sorted(iceberg.load(lake.catalog, FACT).metadata.snapshots, key=lambda s: s.sequence_number or 0)
     ids = [s.summary.additional_properties.get(publish.WAP_ID) for s in found if s.summary]
     return [i for i in ids if i]
 
@@ -83,7 +83,7 @@ def _erase(spark: SparkSession, key: str) -> None:
 
 def test_p1_main_may_move_twice_and_no_more_and_nothing_stays_open(lake: Lake, catalog: Catalog) -> None:
     erased = keys(lake)
-    while_audited(lake, lambda n: tables.load(catalog, FACT).delete(f"signup_id = '{erased[n]}'"))
+    while_audited(lake, lambda n: iceberg.load(catalog, FACT).delete(f"signup_id = '{erased[n]}'"))
     lake.append("raw.signups", [signup(7, 1)])
     with pytest.raises(PublishConflict, match="moved from snapshot"):
         lake.run("signup_fact")
@@ -91,7 +91,7 @@ def test_p1_main_may_move_twice_and_no_more_and_nothing_stays_open(lake: Lake, c
     assert [each.revision for each in lake.history("signup_fact")] == [1]
 
     while_audited(
-        lake, lambda n: tables.load(catalog, FACT).delete(f"signup_id = '{erased[3 + n]}'") if n < 2 else None
+        lake, lambda n: iceberg.load(catalog, FACT).delete(f"signup_id = '{erased[3 + n]}'") if n < 2 else None
     )
     lake.session("signup_fact")
     lake.assert_true("signup_fact")
@@ -103,7 +103,7 @@ def test_p6_publishing_makes_no_snapshot_and_moves_complete_through_with_main(la
     seen: dict[str, object] = {}
 
     def look(_: int) -> None:
-        table = tables.load(catalog, FACT)
+        table = iceberg.load(catalog, FACT)
         seen.update(snapshots=len(table.metadata.snapshots), through=lake.complete_through(FACT), main=lake.main(FACT))
 
     while_audited(lake, look)
@@ -111,7 +111,7 @@ def test_p6_publishing_makes_no_snapshot_and_moves_complete_through_with_main(la
     lake.append("raw.signups", [signup(7, 5)])
     lake.complete("raw.signups", START + 5)
     report = lake.session("signup_fact")
-    table = tables.load(catalog, FACT)
+    table = iceberg.load(catalog, FACT)
     assert seen == {"snapshots": len(table.metadata.snapshots), "through": None, "main": before}
     assert lake.main(FACT) == report.published_snapshot_id
     assert lake.complete_through(FACT) == 5
@@ -132,11 +132,11 @@ def test_complete_through_moves_without_rows_and_never_back(lake: Lake) -> None:
 def test_w2_without_write_audit_publish_nothing_is_staged(lake: Lake, catalog: Catalog) -> None:
     lake.append("raw.signups", [signup(7, 1)])
     before = keys(lake)
-    lake.set_property(FACT, tables.WAP_ENABLED, "false")
+    lake.set_property(FACT, iceberg.WAP_ENABLED, "false")
     with pytest.raises(WriteAuditPublishDisabled):
         lake.run("signup_fact")
 
-    lake.set_property(FACT, tables.WAP_ENABLED, "true")
+    lake.set_property(FACT, iceberg.WAP_ENABLED, "true")
     while_audited(lake, lambda _: _switch_off_and_move_main(lake, catalog))
     for _ in range(2):
         with pytest.raises(WriteAuditPublishDisabled):
@@ -146,8 +146,8 @@ def test_w2_without_write_audit_publish_nothing_is_staged(lake: Lake, catalog: C
 
 
 def _switch_off_and_move_main(lake: Lake, catalog: Catalog) -> None:
-    lake.set_property(FACT, tables.WAP_ENABLED, "false")
-    table = tables.load(catalog, FACT)
+    lake.set_property(FACT, iceberg.WAP_ENABLED, "false")
+    table = iceberg.load(catalog, FACT)
     table.append(table.scan(limit=0).to_arrow())
 
 
@@ -209,8 +209,8 @@ def test_source_snapshots_that_recur_are_another_session(lake: Lake) -> None:
 
 
 def test_a_snapshot_belongs_to_the_session_that_its_wap_id_names(catalog: Catalog) -> None:
-    tables.create_target(catalog, PIPELINE.target("signup_fact"))
-    table = tables.load(catalog, FACT)
+    iceberg.create_target(catalog, PIPELINE.target("signup_fact"))
+    table = iceberg.load(catalog, FACT)
     assert publish.next_staging_number(table, "fact-1") == 1
     for session, number in (("fact-1", 1), ("fact-1", 2), ("fact-10", 7)):
         table.append(table.scan().to_arrow(), snapshot_properties={publish.WAP_ID: publish.wap_id(session, number)})

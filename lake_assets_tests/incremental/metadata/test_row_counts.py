@@ -12,9 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lake_assets.base.hours import hour_key, hour_start
-from lake_assets.incremental.metadata import tables
-from lake_assets.incremental.metadata.partitions import SnapshotRows, rows_in_hours, snapshot_rows
-from lake_assets.incremental.staging.audits import odd_hours, row_count_like_earlier
+from lake_assets.incremental.engine import iceberg
+from lake_assets.incremental.engine.audits import odd_hours, row_count_like_earlier
+from lake_assets.incremental.engine.iceberg import SnapshotRows, rows_in_hours, snapshot_rows
 from lake_assets.membership import PIPELINE
 from lake_assets_tests.incremental.scenario import START, Lake, signup, with_target
 
@@ -50,8 +50,8 @@ def _on_the_edge(rows: int, earlier: dict[int, int], hour: int, days: int, facto
 
 def test_manifests_tell_the_rows_of_each_hour_as_of_any_snapshot(catalog: Catalog) -> None:
     fact = PIPELINE.target("signup_fact")
-    tables.create_target(catalog, fact)
-    table = tables.load(catalog, fact.table)
+    iceberg.create_target(catalog, fact)
+    table = iceberg.load(catalog, fact.table)
     assert rows_in_hours(table, None, fact.time_column, range(START, START + 9)) == {}
     schema = table.schema().as_arrow()
     for hours in ([1, 1, 3], [1, 7], [50]):
@@ -73,8 +73,8 @@ def test_manifests_tell_the_rows_of_each_hour_as_of_any_snapshot(catalog: Catalo
     assert snapshot_rows(table, 1, fact.time_column, [START]) is None  # it has expired
 
     daily = PIPELINE.target("account_state_daily")
-    tables.create_target(catalog, daily)
-    table = tables.load(catalog, daily.table)
+    iceberg.create_target(catalog, daily)
+    table = iceberg.load(catalog, daily.table)
     schema = table.schema().as_arrow()
     table.append(pa.Table.from_pylist([{daily.time_column: hour_start(START)}], schema=schema))
     only = table.metadata.snapshots[0].snapshot_id
@@ -90,7 +90,7 @@ def test_rows_that_were_deleted_count_for_nothing(catalog: Catalog, spark: Spark
     lake.session("signup_fact")
     lake.set_property(fact.table, "write.delete.mode", mode)
     spark.sql(f"DELETE FROM lake.{fact.table} WHERE signup_id < 's06' AND hour(signed_up_at) = 3")
-    told = rows_in_hours(tables.load(catalog, fact.table), lake.main(fact.table), fact.time_column, [START + 3])
+    told = rows_in_hours(iceberg.load(catalog, fact.table), lake.main(fact.table), fact.time_column, [START + 3])
     assert told == (None if mode == "merge-on-read" else {START + 3: 6})
     lake.append("raw.signups", [signup(n, hour) for n in range(15) for hour in (27, 28)])
     report = lake.session("signup_fact")

@@ -10,8 +10,8 @@ from pyiceberg.table import Table, Transaction
 from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.update.snapshot import ExpireSnapshots
 
-from lake_assets.incremental.metadata import tables
-from lake_assets.incremental.metadata.transactions import OneCopyTransaction
+from lake_assets.incremental.engine import iceberg
+from lake_assets.incremental.engine.iceberg import OneCopyTransaction
 from lake_assets_tests.incremental.scenario import landed
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ def test_after_each_update_the_metadata_are_those_that_pyiceberg_computes(catalo
             assert stored(transaction.table_metadata) == stored(computed(transaction))
             assert transaction.table_metadata is transaction.table_metadata
         assert computed(transaction) is not computed(transaction)  # else this class has become superfluous
-    found = tables.load(catalog, "raw.signups")
+    found = iceberg.load(catalog, "raw.signups")
     assert (found.scan().count(), found.properties["lake.note"]) == (4, "seen")
     assert len(found.metadata.snapshots) == 2
 

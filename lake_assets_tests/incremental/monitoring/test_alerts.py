@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 from pydantic import SecretStr
 
-from lake_assets.incremental.monitoring.alerts import Alert, Webhook
+from lake_assets.incremental.operations.alerts import Alert, Webhook
 from lake_assets.services.service import free_port
 from lake_assets.settings import Settings
 from lake_assets_tests.incremental.receiver import SECRET, Receiver, receiver

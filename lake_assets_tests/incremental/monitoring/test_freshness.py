@@ -10,7 +10,7 @@ import pytest
 from lake_assets.base.grain import DAY
 from lake_assets.errors import ConfigurationError
 from lake_assets.incremental.declaration import SessionContext, Source, Stateless, incremental_asset
-from lake_assets.incremental.monitoring.freshness import Freshness, evaluate_freshness, with_default_max_delay
+from lake_assets.incremental.operations.freshness import Freshness, evaluate_freshness, with_default_max_delay
 from lake_assets_tests.incremental.clicks import CLICKS, START, at, click_fact, click_state
 
 HALF_AN_HOUR = replace(click_fact, max_delay=timedelta(minutes=30))

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lake_assets.base.grain import DAY, HOUR, Grain
-from lake_assets.incremental.monitoring.hour_choice import hours_of_day
+from lake_assets.incremental.operations.verify import hours_of_day
 
 DAYS = st.integers(700_000, 800_000)
 

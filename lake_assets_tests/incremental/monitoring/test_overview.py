@@ -11,9 +11,8 @@ import pytest
 from lake_assets.base.hours import hour_of
 from lake_assets.demo.membership_simulator import Arrival, Population, Simulation, Stalls, generate
 from lake_assets.errors import AuditFailed, TableMissing
-from lake_assets.incremental.metadata import tables
-from lake_assets.incremental.monitoring import overview as module
-from lake_assets.incremental.monitoring.overview import overview
+from lake_assets.incremental.engine import iceberg
+from lake_assets.incremental.operations.overview import overview
 from lake_assets.membership import PIPELINE
 from lake_assets.membership.raw import RAW
 from lake_assets_tests.incremental.scenario import NOW, START, Lake, signup
@@ -22,7 +21,7 @@ if TYPE_CHECKING:
     from pyiceberg.catalog import Catalog
     from pyspark.sql import SparkSession
 
-    from lake_assets.incremental.planning.session import SessionReport
+    from lake_assets.incremental.engine.model import SessionReport
 
 LATE = Simulation(
     Population(accounts=400, hours=14),
@@ -48,12 +47,12 @@ def test_it_says_what_happened(catalog: Catalog, spark: SparkSession, monkeypatc
     lake.append("raw.signups", [signup(1, 13, account_id=None)])
     with pytest.raises(AuditFailed):
         lake.run("signup_fact")
-    monkeypatch.setattr(module, "ROWS_PER_SCAN", 50)
+    monkeypatch.setattr("lake_assets.incremental.operations.overview.ROWS_PER_SCAN", 50)
 
     found = overview(catalog, PIPELINE, now=NOW)
 
     for arrivals in found.arrivals:
-        assert_counts_rows(arrivals, tables.load(catalog, arrivals.table).scan().to_arrow().to_pylist())
+        assert_counts_rows(arrivals, iceberg.load(catalog, arrivals.table).scan().to_arrow().to_pylist())
     for target in found.targets:
         done = [s for s in target.sessions if s.state == "committed"]
         assert [seen(s) for s in done] == [told(r) for r in reports if r.plan.process == target.table]

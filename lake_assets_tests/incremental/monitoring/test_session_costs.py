@@ -10,9 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lake_assets.base.grain import DAY
-from lake_assets.incremental.execution.log import SessionRecord
-from lake_assets.incremental.monitoring.session_costs import LookbackComparison, compare_with_lookback, costs, lookback
-from lake_assets.incremental.planning.session import AuditResult, PlannedHour, SessionPlan
+from lake_assets.incremental.engine.model import AuditResult, PlannedHour, SessionPlan
+from lake_assets.incremental.engine.session_log import SessionRecord
+from lake_assets.incremental.operations.overview import LookbackComparison, compare_with_lookback, costs, lookback
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 

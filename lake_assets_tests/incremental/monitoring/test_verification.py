@@ -21,7 +21,7 @@ from lake_assets.incremental.dagster.watch.verification_checks import (
     verification_alert,
     verification_definitions,
 )
-from lake_assets.incremental.monitoring.verification import Verification, verify_hours
+from lake_assets.incremental.operations.verify import Verification, verify_hours
 from lake_assets.membership import PIPELINE
 from lake_assets_tests.incremental.scenario import NOW, START, Lake
 

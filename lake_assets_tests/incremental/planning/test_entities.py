@@ -10,11 +10,16 @@ from hypothesis import strategies as st
 
 from lake_assets.base.hours import parse_hour
 from lake_assets.incremental.declaration import Sequential
-from lake_assets.incremental.planning.changes import SnapshotChange, SourceChanges, Watermark
-from lake_assets.incremental.planning.changes.data_files import FileChange
-from lake_assets.incremental.planning.entities import MIN_ENTITIES_PER_CHANGED, is_cheaper, narrowed, rebuilt
-from lake_assets.incremental.planning.plan import Committed, PlanningInput, Waiting, committed_after, plan
-from lake_assets.incremental.planning.session import PlannedHour, SessionPlan
+from lake_assets.incremental.engine.model import Committed, PlannedHour, PlanningInput, SessionPlan, Waiting
+from lake_assets.incremental.engine.planning import (
+    MIN_ENTITIES_PER_CHANGED,
+    committed_after,
+    is_cheaper,
+    narrowed,
+    plan,
+    rebuilt,
+)
+from lake_assets.incremental.engine.source_changes import FileChange, SnapshotChange, SourceChanges, Watermark
 
 START = parse_hour("2026-01-01-00:00")
 LAST = START + 9

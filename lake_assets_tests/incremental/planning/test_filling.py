@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lake_assets.incremental.planning.filling import FULL, LEAST_HOURS, FillingHour, filling_hours
-from lake_assets.incremental.planning.lateness import Cell
+from lake_assets.incremental.engine.arrivals import Cell
+from lake_assets.incremental.operations.filling import FULL, LEAST_HOURS, FillingHour, filling_hours
 
 FIRST = 1_000
 curves = st.lists(st.integers(0, 20), min_size=1, max_size=8).map(lambda later: [3, *later])

@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lake_assets.base.hours import hour_of, hour_start
-from lake_assets.incremental.planning import lateness
-from lake_assets.incremental.planning.lateness import EXACT_SECONDS, ArrivalCounter, Arrivals, Lateness
+from lake_assets.incremental.engine import arrivals
+from lake_assets.incremental.engine.arrivals import EXACT_SECONDS, ArrivalCounter, Arrivals, Lateness
 
 START = 490_896
 Times = tuple[datetime | None, datetime | None]
@@ -78,7 +78,7 @@ def test_summing_up_now_and_then_changes_nothing(monkeypatch: pytest.MonkeyPatch
     pairs: list[Times] = [(start + timedelta(minutes=i), start + timedelta(minutes=2 * i)) for i in range(500)]
     batches = [pairs[i : i + 50] for i in range(0, 500, 50)]
     at_the_end = counted(batches)
-    monkeypatch.setattr(lateness, "FOLD_ROWS", 10)
+    monkeypatch.setattr(arrivals, "FOLD_ROWS", 10)
     assert counted(batches) == at_the_end
 
 

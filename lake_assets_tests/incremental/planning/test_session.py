@@ -11,16 +11,18 @@ from pydantic import TypeAdapter
 
 from lake_assets.base.hours import parse_hour
 from lake_assets.incremental.declaration import Stateful
-from lake_assets.incremental.planning.changes import SnapshotChange, SourceChanges, Totals, Watermark
-from lake_assets.incremental.planning.plan import Committed, PlanningInput, plan, plan_rebuild
-from lake_assets.incremental.planning.session import (
+from lake_assets.incremental.engine.model import (
     AuditResult,
+    Committed,
     Cost,
     HeldHour,
     PlannedHour,
+    PlanningInput,
     SessionPlan,
     SourceRange,
 )
+from lake_assets.incremental.engine.planning import plan, plan_rebuild
+from lake_assets.incremental.engine.source_changes import SnapshotChange, SourceChanges, Totals, Watermark
 
 HOUR = parse_hour("2026-01-01-05:00")
 

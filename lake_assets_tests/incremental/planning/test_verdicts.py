@@ -15,23 +15,20 @@ from lake_assets.base.grain import DAY, HOUR
 from lake_assets.base.hours import hour_key
 from lake_assets.errors import AuditFailed
 from lake_assets.incremental.declaration import Sequential, Stateful, Stateless
-from lake_assets.incremental.execution.engine import utc_now
-from lake_assets.incremental.planning.session import AuditResult, HeldHour, NoSession, SessionReport
-from lake_assets.incremental.planning.verdicts import (
+from lake_assets.incremental.engine.audit_run import reported_hours
+from lake_assets.incremental.engine.audits import no_missing_events, not_null, source_target_counts, sql, unique_key
+from lake_assets.incremental.engine.engine import utc_now
+from lake_assets.incremental.engine.model import (
+    AuditResult,
+    HeldHour,
+    NoSession,
+    SessionReport,
     capped,
     failed_hours,
     held_by_audit,
     hours_to_hold,
-    in_words,
     settled,
-)
-from lake_assets.incremental.staging.audit_evaluation import reported_hours
-from lake_assets.incremental.staging.audits import (
-    no_missing_events,
-    not_null,
-    source_target_counts,
-    sql,
-    unique_key,
+    verdicts_in_words,
 )
 from lake_assets.membership import PIPELINE
 from lake_assets_tests.incremental.crash_matrix import die
@@ -115,10 +112,12 @@ def test_an_audit_holds_the_hours_that_it_fails_in(failing: dict[str, frozenset[
 
 def test_held_hours_in_words_stay_short() -> None:
     alike = [HeldHour(h, "audit x: 1 bad", "s") for h in at(*range(24))]
-    assert in_words(alike[:1]) == "hour 2026-01-01-00:00 is held back by audit x: 1 bad"
-    assert in_words(alike) == "hours 2026-01-01-00:00..2026-01-01-23:00 are held back by audit x: 1 bad"
+    assert verdicts_in_words(alike[:1]) == "hour 2026-01-01-00:00 is held back by audit x: 1 bad"
+    assert verdicts_in_words(alike) == "hours 2026-01-01-00:00..2026-01-01-23:00 are held back by audit x: 1 bad"
     many = [HeldHour(h, f"audit x: {h} bad", "s") for h in at(*range(5))]
-    assert in_words(many).endswith(f"hour 2026-01-01-02:00 is held back by audit x: {START + 2} bad; and 2 hours more")
+    assert verdicts_in_words(many).endswith(
+        f"hour 2026-01-01-02:00 is held back by audit x: {START + 2} bad; and 2 hours more"
+    )
 
 
 def test_a_bad_hour_fails_the_partition_that_it_lies_in() -> None:

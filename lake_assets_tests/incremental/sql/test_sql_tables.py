@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from lake_assets.incremental.execution.catch_up import catch_up
-from lake_assets.incremental.metadata import tables
+from lake_assets.incremental.engine import iceberg
+from lake_assets.incremental.engine.catch_up import catch_up
 from lake_assets.incremental.sql.analysis import check_folder
 from lake_assets.incremental.sql.folder import folder_pipeline, open_folder
 from lake_assets_tests.incremental.scenario import Lake
@@ -48,12 +48,12 @@ def payment(number: str, account: str, amount: int, hour: int) -> dict[str, Any]
 
 
 def land(lake: Lake, *rows: dict[str, Any], through: int) -> None:
-    tables.load(lake.catalog, "raw.payments").append(pa.Table.from_pylist(list(rows), schema=ROWS))
+    iceberg.load(lake.catalog, "raw.payments").append(pa.Table.from_pylist(list(rows), schema=ROWS))
     lake.set_property("raw.payments", "lake.complete-through", f"2026-01-01-{through:02}:00")
 
 
 def found(lake: Lake, table: str, *columns: str) -> list[tuple[Any, ...]]:
-    rows = tables.load(lake.catalog, table).scan(selected_fields=columns).to_arrow().to_pylist()
+    rows = iceberg.load(lake.catalog, table).scan(selected_fields=columns).to_arrow().to_pylist()
     values = [tuple(row[column] for column in columns) for row in rows]
     return sorted((v[0].hour if isinstance(v[0], datetime) else v[0], *v[1:]) for v in values)
 

@@ -12,10 +12,8 @@ from lake_assets.base.hours import hour_key
 from lake_assets.demo.membership_simulator import bad_batch, repair, worked_example
 from lake_assets.errors import AuditFailed, ConfigurationError
 from lake_assets.incremental.declaration.target import Audit
-from lake_assets.incremental.metadata import tables
-from lake_assets.incremental.planning.session import AuditResult, NoSession, SessionPlan, SessionReport
-from lake_assets.incremental.staging import reading
-from lake_assets.incremental.staging.audits import (
+from lake_assets.incremental.engine import iceberg, prepare
+from lake_assets.incremental.engine.audits import (
     accepted_values,
     no_missing_events,
     not_null,
@@ -25,6 +23,7 @@ from lake_assets.incremental.staging.audits import (
     sql,
     unique_key,
 )
+from lake_assets.incremental.engine.model import AuditResult, NoSession, SessionPlan, SessionReport
 from lake_assets.membership import PIPELINE
 from lake_assets_tests.incremental.scenario import START, Lake, signup, with_target
 
@@ -73,11 +72,11 @@ def broken(session: SessionContext, signups: DataFrame) -> DataFrame:
     return rows.unionByName(rows.where(number == 7))
 
 
-@pytest.mark.parametrize("few_rows", [reading.SINGLE_PARTITION_ROWS, -1])
+@pytest.mark.parametrize("few_rows", [prepare.SINGLE_PARTITION_ROWS, -1])
 def test_each_audit_counts_and_names_what_should_not_be(
     catalog: Catalog, spark: SparkSession, monkeypatch: pytest.MonkeyPatch, few_rows: int
 ) -> None:
-    monkeypatch.setattr(reading, "SINGLE_PARTITION_ROWS", few_rows)
+    monkeypatch.setattr(prepare, "SINGLE_PARTITION_ROWS", few_rows)
     lake = Lake(catalog, spark, judging(*AUDITS))
     known = {"change_id": "c1", **signup(1, 3)}
     lake.append("raw.plan_changes", [{k: v for k, v in known.items() if k != "signup_id"}])
@@ -134,7 +133,7 @@ def test_a_failed_audit_publishes_nothing_until_its_source_is_repaired(catalog: 
     )
     assert [a for a in report.audits if not a.passed] == [replace(stopped, hours={hour_key(START + 8): 3})]
     assert (lake.main(table), lake.complete_through(table), lake.state(table).watermarks) == before
-    staged = tables.load(catalog, table).snapshot_by_id(report.staged_snapshot_id or 0)
+    staged = iceberg.load(catalog, table).snapshot_by_id(report.staged_snapshot_id or 0)
     assert staged is not None  # kept for inspection
 
     waiting = lake.run("signup_fact")

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from lake_assets.base.hours import hour_of
 from lake_assets.incremental.declaration import Source, Stateful, Target
-from lake_assets.incremental.staging.unchanged_hours import compare, unchanged_partitions
+from lake_assets.incremental.engine.compare import compare, unchanged_partitions
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -19,17 +19,17 @@ from lake_assets.base.columns import DELIVERY
 from lake_assets.base.hours import hour_start
 from lake_assets.connections.row_checkpoint import release_checkpoints
 from lake_assets.errors import AuditFailed, RowsUnread
-from lake_assets.incremental.execution import session
-from lake_assets.incremental.execution.session import Context, Session
-from lake_assets.incremental.metadata.least_rows import LeastRows
-from lake_assets.incremental.planning.session import SessionPlan, SessionReport
+from lake_assets.incremental.engine import session
+from lake_assets.incremental.engine.model import SessionPlan, SessionReport
+from lake_assets.incremental.engine.readable import LeastRows
+from lake_assets.incremental.engine.session import Context, Session
 from lake_assets_tests.incremental.scenario import NOW, START, Lake, raw_row, signup
 
 if TYPE_CHECKING:
     from pyiceberg.catalog import Catalog
     from pyspark.sql import SparkSession
 
-STAGING = "lake_assets.incremental.staging"
+ENGINE = "lake_assets.incremental.engine"
 TIMES = "lake_assets.base.time_filters"
 JOIN = "lake_assets.membership.cancel_fact"
 COUNTS, MISSING = "source_target_counts", "no_missing_events"
@@ -149,33 +149,33 @@ APPENDED = [
     Mutant("reader drops an hour", "stage", "read_appended", changed(lost(at("event_ts", 4, 4))), {COUNTS, MISSING}),
     Mutant("reader drops all", "stage", "read_appended", changed(lost("true")), {COUNTS, MISSING}),
     Mutant("reader repeats a row", "stage", "read_appended", changed(twice("signup_id = 's01-3'")), {COUNTS}),
-    Mutant("writer drops a row", "prepared_rows", "write", writes(lost("signup_id = 's01-3'")), {COUNTS, MISSING}),
-    Mutant("writer repeats", "prepared_rows", "write", writes(twice("signup_id = 's01-3'")), {COUNTS, "unique_key"}),
-    Mutant("dedupe keeps none", "row_validation", "_with_delivery", keeps_none_of_repeated, {MISSING}),
-    Mutant("all taken for stored", "row_validation", "classify_against_stored", takes_all_for_stored, {MISSING}),
-    Mutant("rule rejects too much", "row_validation", "_reason", rejects(at("event_ts", 4, 6)), {MISSING}),
+    Mutant("writer drops a row", "prepare", "write", writes(lost("signup_id = 's01-3'")), {COUNTS, MISSING}),
+    Mutant("writer repeats", "prepare", "write", writes(twice("signup_id = 's01-3'")), {COUNTS, "unique_key"}),
+    Mutant("dedupe keeps none", "prepare", "_with_delivery", keeps_none_of_repeated, {MISSING}),
+    Mutant("all taken for stored", "prepare", "classify_against_stored", takes_all_for_stored, {MISSING}),
+    Mutant("rule rejects too much", "prepare", "_reason", rejects(at("event_ts", 4, 6)), {MISSING}),
 ]
 """Of a session of signup_fact, which appends."""
 
 REBUILT = [
-    Mutant("reader drops a row", "reading", "read_at", of_cancels(lost("cancel_id = 's30-6'")), {COUNTS, MISSING}),
+    Mutant("reader drops a row", "prepare", "read_at", of_cancels(lost("cancel_id = 's30-6'")), {COUNTS, MISSING}),
     Mutant(
-        "reader drops an hour", "reading", "read_at", of_cancels(lost(at("processing_ts", 5, 5))), {COUNTS, MISSING}
+        "reader drops an hour", "prepare", "read_at", of_cancels(lost(at("processing_ts", 5, 5))), {COUNTS, MISSING}
     ),
-    Mutant("reader repeats", "reading", "read_at", of_cancels(twice("cancel_id = 's30-6'")), {COUNTS}),
+    Mutant("reader repeats", "prepare", "read_at", of_cancels(twice("cancel_id = 's30-6'")), {COUNTS}),
     Mutant("filter leaves out a moment", TIMES, "hours_condition", leaves_out_first_moment, {COUNTS, MISSING}),
     Mutant("filter takes in a moment", TIMES, "hours_condition", takes_in_next_moment, {COUNTS}),
     Mutant("filter ends too early", TIMES, "before", ends_too_early, {COUNTS, MISSING}),
-    Mutant("dedupe keeps none", "row_validation", "_with_delivery", keeps_none_of_repeated, {MISSING}),
+    Mutant("dedupe keeps none", "prepare", "_with_delivery", keeps_none_of_repeated, {MISSING}),
     Mutant("join loses rows", JOIN, "_with_request", changed(lost("churn_type = 'involuntary'")), {COUNTS, MISSING}),
-    Mutant("writer drops a row", "prepared_rows", "write", writes(lost("cancel_id = 's30-6'")), {COUNTS, MISSING}),
+    Mutant("writer drops a row", "prepare", "write", writes(lost("cancel_id = 's30-6'")), {COUNTS, MISSING}),
 ]
 """Of a session of cancel_fact, which overwrites hours 5 to 7 and joins cancels with requests."""
 
 
 def apply(mutant: Mutant, patch: pytest.MonkeyPatch) -> None:
     """Put the mutant wherever production code has the function; the audits' own reads have none of these."""
-    module = mutant.module if "." in mutant.module else f"{STAGING}.{mutant.module}"
+    module = mutant.module if "." in mutant.module else f"{ENGINE}.{mutant.module}"
     original = getattr(sys.modules[module], mutant.function)
     mutated = mutant.mutate(original)
     for name, found in list(sys.modules.items()):

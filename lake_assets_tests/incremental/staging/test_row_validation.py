@@ -12,7 +12,7 @@ import pytest
 
 from lake_assets.base.columns import DELIVERY, HASH, REASON
 from lake_assets.incremental.declaration import Rule, Source
-from lake_assets.incremental.staging.row_validation import COUNTED, classify
+from lake_assets.incremental.engine.prepare import COUNTED, classify
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

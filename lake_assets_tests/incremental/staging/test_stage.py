@@ -6,15 +6,15 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from lake_assets.base.hours import hour_start
-from lake_assets.incremental.planning.session import PlannedHour, SessionPlan
-from lake_assets.incremental.staging.stage import Stager
+from lake_assets.incremental.engine.model import PlannedHour, SessionPlan
+from lake_assets.incremental.engine.stage import Stager
 from lake_assets_tests.incremental.scenario import START, Lake, signup
 
 if TYPE_CHECKING:
     from pyiceberg.catalog import Catalog
     from pyspark.sql import SparkSession
 
-    from lake_assets.incremental.staging.prepared_rows import PreparedRows
+    from lake_assets.incremental.engine.prepare import PreparedRows
 
 FACT = "core.signup_fact"
 

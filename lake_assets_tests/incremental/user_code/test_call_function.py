@@ -12,9 +12,9 @@ from pyspark.sql import functions as F
 from lake_assets.errors import AuditBroken, ConfigurationError, FunctionFailed
 from lake_assets.incremental.declaration import SessionContext, Source, Stateless, Target, incremental_asset
 from lake_assets.incremental.declaration.target import Audit, AuditScope, Offenders
-from lake_assets.incremental.staging import audits
-from lake_assets.incremental.staging.audit_evaluation import evaluate
-from lake_assets.incremental.user_code.call_function import NondeterministicFunction, call_function
+from lake_assets.incremental.engine import audits
+from lake_assets.incremental.engine.audit_run import evaluate
+from lake_assets.incremental.engine.user_code import NondeterministicFunction, call_function
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

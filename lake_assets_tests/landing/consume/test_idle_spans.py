@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from lake_assets.base.hours import hour_of
 from lake_assets.engagement.model.kafka_topic import KafkaTopic
-from lake_assets.incremental.metadata.tables import complete_through, create_raw, load
+from lake_assets.incremental.engine.iceberg import complete_through, create_raw, load
 from lake_assets.landing.consume.idle_spans import IdleSpan, SpansByZone, idle_heartbeats, idle_spans, with_idle
 from lake_assets.landing.consume.messages import HEARTBEAT
 from lake_assets.landing.files.cutover import Policy

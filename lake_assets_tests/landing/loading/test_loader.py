@@ -11,8 +11,8 @@ from lake_assets.base.failpoints import LOADING_POINTS, TAILING_POINTS
 from lake_assets.base.hours import parse_hour
 from lake_assets.demo.membership_simulator import worked_example
 from lake_assets.errors import PublishConflict
-from lake_assets.incremental.metadata.erasure_registry import Erasures, create_table
-from lake_assets.incremental.metadata.tables import complete_through, load
+from lake_assets.incremental.engine.erasures import Erasures, create_table
+from lake_assets.incremental.engine.iceberg import complete_through, load
 from lake_assets.landing.files.sharding import Shard
 from lake_assets.landing.loading.batch import Batch, commit
 from lake_assets.landing.loading.progress import read_progress

@@ -22,8 +22,8 @@ from lake_assets.engagement.model.offsets import OffsetRange
 from lake_assets.engagement.model.table_schemas import ENGAGEMENT, ENGAGEMENT_METRICS
 from lake_assets.engagement.model.tables import open_tables
 from lake_assets.errors import FilesDiffer
-from lake_assets.incremental.execution.engine import Engine
-from lake_assets.incremental.monitoring.overview import overview
+from lake_assets.incremental.engine.engine import Engine
+from lake_assets.incremental.operations.overview import overview
 from lake_assets.landing.consume.heartbeats import beat
 from lake_assets.landing.files.checksum import Checksum
 from lake_assets.landing.files.entries import DataFile, file_name

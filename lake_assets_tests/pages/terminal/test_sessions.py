@@ -8,8 +8,7 @@ from functools import partial
 import pytest
 
 from lake_assets.base.hours import parse_hour
-from lake_assets.incremental.planning.deferred import DeferredHour
-from lake_assets.incremental.planning.session import NoSession
+from lake_assets.incremental.engine.model import DeferredHour, NoSession
 from lake_assets.pages.terminal import sessions
 from lake_assets.pages.terminal.render import render
 

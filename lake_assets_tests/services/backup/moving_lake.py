@@ -20,7 +20,7 @@ from lake_assets import Pipeline
 from lake_assets.base.hours import hour_key
 from lake_assets.connections.catalog import open_catalog
 from lake_assets.connections.spark import open_spark
-from lake_assets.incremental.execution.engine import Engine
+from lake_assets.incremental.engine.engine import Engine
 from lake_assets.membership import PIPELINE
 from lake_assets.services.backup.make import back_up
 from lake_assets.services.backup.restore import restore

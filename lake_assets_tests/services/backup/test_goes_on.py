@@ -15,7 +15,7 @@ import pytest
 from pydantic import SecretStr
 
 from lake_assets.demo.membership_simulator import Arrival, Population, Simulation, generate
-from lake_assets.incremental.metadata.tables import load
+from lake_assets.incremental.engine.iceberg import load
 from lake_assets.services.service import free_port, running
 from lake_assets.services.zookeeper import zookeeper as zookeeper_service
 from lake_assets.settings import Settings

@@ -16,8 +16,8 @@ from lake_assets.connections import addresses
 from lake_assets.connections.catalog import open_catalog
 from lake_assets.engagement.model.kafka_topic import KafkaTopic
 from lake_assets.errors import UsageError
+from lake_assets.incremental.engine.iceberg import create_raw, load
 from lake_assets.incremental.from_settings import open_pipeline
-from lake_assets.incremental.metadata.tables import create_raw, load
 from lake_assets.landing.tailing.zone_lock import locked_zone
 from lake_assets.services import lifecycle, supervisor
 from lake_assets.services.landing.processes import landing_processes

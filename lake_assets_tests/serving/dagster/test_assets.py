@@ -28,7 +28,7 @@ from lake_assets.incremental.declaration import (
     incremental_asset,
 )
 from lake_assets.incremental.declaration import Source as DeclaredSource
-from lake_assets.incremental.metadata import tables
+from lake_assets.incremental.engine import iceberg
 from lake_assets.membership import PIPELINE
 from lake_assets.serving.dagster.assets import revert_push, serving_asset, serving_definitions
 from lake_assets.serving.endpoints.query import query
@@ -62,21 +62,21 @@ class Lake:
     def publish(self, hour: int, states: Sequence[str], *, complete: int) -> None:
         """Adds an hour of accounts, and moves complete-through."""
         target = PIPELINE.target(DIM)
-        tables.create_target(self.catalog, target)
+        iceberg.create_target(self.catalog, target)
         schema = pa.schema([(name, ARROW[kind]) for name, kind in target.columns.items()])
         at = hour_start(FIRST + hour)
         rows = [
             {"state_hour": at, "account_id": f"a{n}", "state": state, "last_event_ts": at - timedelta(hours=1)}
             for n, state in enumerate(states)
         ]
-        table = tables.load(self.catalog, DIM)
+        table = iceberg.load(self.catalog, DIM)
         table.append(pa.Table.from_pylist(rows, schema=schema))
         self.complete(complete)
 
     def complete(self, hour: int) -> None:
         """Moves complete-through alone, as a session does that found no row."""
-        with tables.load(self.catalog, DIM).transaction() as transaction:
-            transaction.set_properties({tables.COMPLETE_THROUGH: hour_key(FIRST + hour)})
+        with iceberg.load(self.catalog, DIM).transaction() as transaction:
+            transaction.set_properties({iceberg.COMPLETE_THROUGH: hour_key(FIRST + hour)})
 
     @property
     def resources(self) -> dict[str, Any]:
@@ -276,18 +276,18 @@ def test_only_what_is_declared_is_served() -> None:
 def test_all_published_rows_or_the_newest_complete_day(lake: Lake) -> None:
     whole, day = WholeIceberg("whole", "core.own_fact", "at"), NewestHour("day", "core.own_fact", "at", DAY)
     assert [whole.head(lake.catalog), day.head(lake.catalog)] == [None, None]
-    tables.create_target(lake.catalog, replace(own_fact, grain=DAY))
+    iceberg.create_target(lake.catalog, replace(own_fact, grain=DAY))
     assert whole.head(lake.catalog) is None
     with pytest.raises(UsageError, match=r"core\.own_fact has no rows yet"):
         whole.read(lake.catalog)
-    table = tables.load(lake.catalog, "core.own_fact")
+    table = iceberg.load(lake.catalog, "core.own_fact")
     hours = (0, 1, 23, 24, 25)
     rows = [{"signup_id": f"s{hour}", "at": hour_start(FIRST + hour)} for hour in hours]
     schema = pa.schema([("signup_id", pa.string()), ("at", pa.timestamp("us", tz="UTC"))])
     table.append(pa.Table.from_pylist(rows, schema=schema))
     for complete in (23, 30):  # the second day is not complete
-        with tables.load(lake.catalog, "core.own_fact").transaction() as transaction:
-            transaction.set_properties({tables.COMPLETE_THROUGH: hour_key(FIRST + complete)})
+        with iceberg.load(lake.catalog, "core.own_fact").transaction() as transaction:
+            transaction.set_properties({iceberg.COMPLETE_THROUGH: hour_key(FIRST + complete)})
         pushed = [lake.push(whole)["rows"], lake.push(day)["rows"]]
         assert pushed == [5, 3]
     assert lake.asked("select signup_id from day order by 1") == [("s0",), ("s1",), ("s23",)]
@@ -339,7 +339,7 @@ def test_the_sensor_requests_a_push_for_each_state_once_there_is_a_complete_hour
 ) -> None:
     sensor = Sensor(lake, [ACCOUNT_STATE], instance)
     assert sensor.requested() == []
-    tables.create_target(lake.catalog, PIPELINE.target(DIM))
+    iceberg.create_target(lake.catalog, PIPELINE.target(DIM))
     assert sensor.requested() == []
     lake.publish(0, ["Active"], complete=0)
     first = sensor.requested()

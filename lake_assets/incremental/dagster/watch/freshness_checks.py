@@ -10,7 +10,7 @@ from lake_assets.errors import LakeError
 from lake_assets.incremental.dagster.asset_specs import asset_key
 from lake_assets.incremental.dagster.sensors import Clock
 from lake_assets.incremental.declaration import Pipeline, Target
-from lake_assets.incremental.monitoring.freshness import Freshness, freshness
+from lake_assets.incremental.operations.freshness import Freshness, freshness
 
 FRESHNESS = "freshness"
 

@@ -13,10 +13,9 @@ from lake_assets.errors import ErasureStopped, LakeError, PublishConflict
 from lake_assets.incremental.dagster.assets import failure
 from lake_assets.incremental.dagster.sensors import Clock
 from lake_assets.incremental.declaration import Pipeline
+from lake_assets.incremental.engine.engine import Engine
 from lake_assets.incremental.erasure.erase import Elsewhere, ErasureReport, sweep
-from lake_assets.incremental.execution.engine import Engine
-from lake_assets.incremental.maintenance.maintainer import Maintainer, MaintenanceReport, tables_of
-from lake_assets.incremental.maintenance.policy import Policy
+from lake_assets.incremental.operations.maintain import Maintainer, MaintenanceReport, Policy, tables_of
 
 GROUP = "maintenance"
 ERASURES_FINISHED = "erasures_finished"

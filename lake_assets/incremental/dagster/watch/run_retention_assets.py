@@ -14,8 +14,8 @@ from lake_assets.errors import TargetError
 from lake_assets.incremental.dagster.sensors import Clock
 from lake_assets.incremental.dagster.watch.run_retention import Purged, purge
 from lake_assets.incremental.declaration import Pipeline
-from lake_assets.incremental.execution.log import SessionLog
-from lake_assets.incremental.execution.target_state import read_state
+from lake_assets.incremental.engine.session_log import SessionLog
+from lake_assets.incremental.engine.target_state import read_state
 
 KEY = dg.AssetKey(["maintenance", "dagster"])
 

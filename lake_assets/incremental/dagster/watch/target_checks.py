@@ -8,8 +8,8 @@ from lake_assets.errors import LakeError
 from lake_assets.incremental.dagster.asset_specs import asset_key
 from lake_assets.incremental.dagster.sensors import Clock
 from lake_assets.incremental.declaration import Pipeline, Target
-from lake_assets.incremental.execution.engine import Engine
-from lake_assets.incremental.inputs.target_inputs import Inputs, TargetInputs
+from lake_assets.incremental.engine.engine import Engine
+from lake_assets.incremental.operations.inputs import Inputs, TargetInputs
 
 INTACT = "intact"
 DESCRIPTION = "The table is as its sessions left it: not dropped, replaced, or rolled back."

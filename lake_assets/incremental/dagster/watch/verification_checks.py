@@ -13,9 +13,9 @@ from lake_assets.errors import LakeError
 from lake_assets.incremental.dagster.asset_specs import asset_key
 from lake_assets.incremental.dagster.sensors import Clock
 from lake_assets.incremental.declaration import Pipeline, Target
-from lake_assets.incremental.execution.engine import Engine
-from lake_assets.incremental.monitoring.alerts import Alert
-from lake_assets.incremental.monitoring.verification import Verification, verify_hours
+from lake_assets.incremental.engine.engine import Engine
+from lake_assets.incremental.operations.alerts import Alert
+from lake_assets.incremental.operations.verify import Verification, verify_hours
 
 EQUALS_REBUILD = "equals_rebuild"
 

@@ -33,12 +33,11 @@ from lake_assets.incremental.dagster.watch.freshness_checks import (
 from lake_assets.incremental.dagster.watch.target_checks import intact_check, targets_sensor
 from lake_assets.incremental.dagster.watch.verification_checks import verification_alert
 from lake_assets.incremental.declaration import Pipeline, Target
-from lake_assets.incremental.execution.engine import Engine
-from lake_assets.incremental.inputs.target_inputs import Inputs, TargetInputs
-from lake_assets.incremental.monitoring.alerts import Alert, Webhook
-from lake_assets.incremental.monitoring.freshness import Freshness, freshness, with_max_delay
-from lake_assets.incremental.planning.session import Decision, HeldHour, NoSession, SessionPlan
-from lake_assets.incremental.planning.verdicts import in_words
+from lake_assets.incremental.engine.engine import Engine
+from lake_assets.incremental.engine.model import Decision, HeldHour, NoSession, SessionPlan, verdicts_in_words
+from lake_assets.incremental.operations.alerts import Alert, Webhook
+from lake_assets.incremental.operations.freshness import Freshness, freshness, with_max_delay
+from lake_assets.incremental.operations.inputs import Inputs, TargetInputs
 
 TICK_SECONDS = 30
 
@@ -244,7 +243,7 @@ def _held_hours_alerts(target: Target, held: Sequence[HeldHour]) -> Iterator[Ale
     """Yield one alert for each session that holds hours back; hours held back again are alerted again."""
     by_session = attrgetter("session_id")
     for session_id, hours in groupby(sorted(held, key=by_session), key=by_session):
-        error = HoursHeld(target.table, in_words([*hours]))
+        error = HoursHeld(target.table, verdicts_in_words([*hours]))
         yield Alert(target.table, "hours_held", error.problem, error.remedy, session_id)
 
 

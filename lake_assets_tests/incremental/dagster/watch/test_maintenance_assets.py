@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 import dagster as dg
 
 from lake_assets.incremental.dagster.watch.maintenance_assets import erasures_asset, maintenance_asset
-from lake_assets.incremental.execution.engine import utc_now
-from lake_assets.incremental.maintenance.policy import Policy
-from lake_assets.incremental.metadata.erasure_registry import Erasure
+from lake_assets.incremental.engine.engine import utc_now
+from lake_assets.incremental.engine.erasures import Erasure
+from lake_assets.incremental.operations.maintain import Policy
 from lake_assets.membership import PIPELINE
 from lake_assets_tests.incremental.scenario import START, Lake, signup
 

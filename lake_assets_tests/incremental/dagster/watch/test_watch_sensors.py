@@ -17,12 +17,11 @@ from lake_assets.incremental.dagster.asset_specs import asset_key
 from lake_assets.incremental.dagster.assets import incremental_definitions
 from lake_assets.incremental.dagster.session_runs import CODE_VERSION_TAG, SESSION_TAG
 from lake_assets.incremental.dagster.watch.watch_sensors import watch_definitions
-from lake_assets.incremental.execution.engine import Engine
-from lake_assets.incremental.metadata.completeness import declare_complete
-from lake_assets.incremental.metadata.tables import COMPLETE_THROUGH
-from lake_assets.incremental.monitoring.alerts import Webhook
-from lake_assets.incremental.planning.plan import Committed, Waiting
-from lake_assets.incremental.planning.session import SessionPlan
+from lake_assets.incremental.engine.complete import declare_complete
+from lake_assets.incremental.engine.engine import Engine
+from lake_assets.incremental.engine.iceberg import COMPLETE_THROUGH
+from lake_assets.incremental.engine.model import Committed, SessionPlan, Waiting
+from lake_assets.incremental.operations.alerts import Webhook
 from lake_assets_tests.incremental.clicks import (
     CLICKS,
     START,
@@ -41,7 +40,7 @@ if TYPE_CHECKING:
     from pyiceberg.catalog import Catalog
 
     from lake_assets.incremental.declaration import Target
-    from lake_assets.incremental.planning.session import Decision
+    from lake_assets.incremental.engine.model import Decision
 
 PUNCTUAL = replace(click_fact, max_delay=timedelta(minutes=30))
 PIPELINE = replace(CLICKS, targets=(PUNCTUAL, click_state))

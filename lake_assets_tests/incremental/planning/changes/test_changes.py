@@ -19,8 +19,15 @@ from pyiceberg.io.pyarrow import schema_to_pyarrow
 from lake_assets.base.hours import hour_key, hour_start, parse_hour
 from lake_assets.errors import HistoryCut, SourceReplaced
 from lake_assets.incremental.declaration import RawTable, Source
-from lake_assets.incremental.metadata import tables
-from lake_assets.incremental.planning.changes import Head, SourceChanges, Watermark, changes, hours_present, raw_history
+from lake_assets.incremental.engine import iceberg
+from lake_assets.incremental.engine.source_changes import (
+    Head,
+    SourceChanges,
+    Watermark,
+    changes,
+    hours_present,
+    raw_history,
+)
 
 if TYPE_CHECKING:
     from pyiceberg.catalog import Catalog
@@ -37,8 +44,8 @@ Row = dict[str, Any]
 
 @pytest.fixture
 def events(catalog: Catalog) -> Table:
-    tables.create_raw(catalog, RAW)
-    return tables.load(catalog, "raw.events")
+    iceberg.create_raw(catalog, RAW)
+    return iceberg.load(catalog, "raw.events")
 
 
 def row(hour: float | None, *, landed: float = 9) -> Row:
@@ -98,7 +105,7 @@ def test_an_idle_source_moves_by_its_complete_through_alone(events: Table) -> No
     append(events, 1)
     since = head(events)
     with events.transaction() as transaction:
-        transaction.set_properties({tables.COMPLETE_THROUGH: hour_key(START + 7)})
+        transaction.set_properties({iceberg.COMPLETE_THROUGH: hour_key(START + 7)})
     found = read(events, since)
     assert (found.snapshots, found.head.complete_through, found.moved) == ((), START + 7, True)
 
@@ -296,9 +303,9 @@ def test_a_table_that_was_made_anew_is_refused(catalog: Catalog, events: Table) 
     append(events, 1)
     since = head(events)
     catalog.drop_table("raw.events")
-    tables.create_raw(catalog, RAW)
+    iceberg.create_raw(catalog, RAW)
     with pytest.raises(SourceReplaced, match=since.table_uuid):
-        read(tables.load(catalog, "raw.events"), since)
+        read(iceberg.load(catalog, "raw.events"), since)
 
 
 def test_absurd_and_null_times_plan_nothing(events: Table) -> None:
@@ -340,8 +347,8 @@ def test_r5_missing_bounds_mean_all_hours_up_to_the_landing(events: Table) -> No
 
 
 def test_hours_without_bounds_and_without_landing_are_read_from_the_file(catalog: Catalog) -> None:
-    tables.create(catalog, "core.plain", {"at": "timestamptz"}, {}, {"write.metadata.metrics.default": "none"})
-    table = tables.load(catalog, "core.plain")
+    iceberg.create(catalog, "core.plain", {"at": "timestamptz"}, {}, {"write.metadata.metrics.default": "none"})
+    table = iceberg.load(catalog, "core.plain")
     table.append(arrow_of(table, "at", [3]))
     found = changes(table, Source("core.plain", time_column="at"), None, start=START)
     assert found.snapshots[0].hours == ((START + 3, START + 3),)
@@ -353,8 +360,8 @@ def test_rows_without_landing_have_the_hours_of_their_times_even_without_bounds_
     far = 24 * 365 * 200
     source = Source("core.plain", time_column="at", key="id")
     columns = {"id": "string", "at": "timestamp"}
-    tables.create(catalog, "core.plain", columns, {}, {"write.metadata.metrics.default": "none"})
-    table = tables.load(catalog, "core.plain")
+    iceberg.create(catalog, "core.plain", columns, {}, {"write.metadata.metrics.default": "none"})
+    table = iceberg.load(catalog, "core.plain")
     since = changes(table, source, None, start=START).head
     table.append(arrow_of(table, "at", [3, 5]))
     with table.transaction() as transaction:
@@ -370,12 +377,12 @@ def test_a_file_without_rows_touches_nothing(events: Table, tmp_path: Path) -> N
     since = head(events)
     empty = arrow(events, [])
     pq.write_table(empty, tmp_path / "empty.parquet")
-    plain = tables.load(events.catalog, "raw.events")
+    plain = iceberg.load(events.catalog, "raw.events")
     with plain.update_spec() as update:
         for field in plain.spec().fields:
             update.remove_field(field.name)
     plain.add_files([str(tmp_path / "empty.parquet")])
-    found = read(tables.load(events.catalog, "raw.events"), since)
+    found = read(iceberg.load(events.catalog, "raw.events"), since)
     assert ([f.rows for f in found.added], touched(found), effects(found)) == ([0], [], ["append"])
 
 
@@ -425,8 +432,8 @@ def test_changed_hours_are_those_of_the_rows(catalog: Catalog, history: list[lis
 def make_fact(catalog: Catalog, name: str = "core.fact") -> Table:
     from pyiceberg.transforms import HourTransform
 
-    tables.create(catalog, name, {"at": "timestamptz"}, {"at": HourTransform()}, {})
-    return tables.load(catalog, name)
+    iceberg.create(catalog, name, {"at": "timestamptz"}, {"at": HourTransform()}, {})
+    return iceberg.load(catalog, name)
 
 
 def arrow_of(table: Table, column: str, hours: Sequence[float]) -> pa.Table:

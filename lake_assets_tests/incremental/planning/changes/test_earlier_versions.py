@@ -12,9 +12,8 @@ from hypothesis import strategies as st
 
 from lake_assets.base.hours import hour_of, hour_start
 from lake_assets.incremental.declaration import Source
-from lake_assets.incremental.metadata import tables
-from lake_assets.incremental.planning.changes import SourceChanges, Watermark, changes, earlier_versions
-from lake_assets.incremental.planning.changes.source_changes import EarlierVersions
+from lake_assets.incremental.engine import iceberg, source_changes
+from lake_assets.incremental.engine.source_changes import EarlierVersions, SourceChanges, Watermark, changes
 from lake_assets_tests.incremental.payments import LAST, PAYMENTS, START, arrow, is_sound, standing, version
 
 if TYPE_CHECKING:
@@ -37,8 +36,8 @@ BATCHES = st.lists(st.lists(VERSIONS, min_size=1, max_size=4), min_size=1, max_s
 
 @pytest.fixture
 def payments(catalog: Catalog) -> Table:
-    tables.create_raw(catalog, PAYMENTS)
-    return tables.load(catalog, "raw.payments")
+    iceberg.create_raw(catalog, PAYMENTS)
+    return iceberg.load(catalog, "raw.payments")
 
 
 def append(table: Table, *rows: Row) -> None:
@@ -72,8 +71,8 @@ def test_the_hours_found_are_those_of_a_search_and_cover_every_row_that_changes(
 ) -> None:
     name = f"raw.payments_{next(names)}"
     raw = type(PAYMENTS)(name, PAYMENTS.columns, PAYMENTS.time_column)
-    tables.create_raw(catalog, raw)
-    table = tables.load(catalog, name)
+    iceberg.create_raw(catalog, raw)
+    table = iceberg.load(catalog, name)
     for batch in before:
         append(table, *batch)
     since = read(table, None)
@@ -111,7 +110,7 @@ def test_all_hours_change_if_rows_are_removed_or_a_file_is_gone_or_new_rows_are_
     append(payments, version("b", 3, 1))
     assert earlier(payments, since) == set()
     with monkeypatch.context() as patch:
-        patch.setattr(earlier_versions, "MAX_CHANGED_ROWS", 0)
+        patch.setattr(source_changes, "MAX_CHANGED_ROWS", 0)
         assert earlier(payments, since) == {1, 2, 3, 4, 5}
     last = read(payments, None).head
     payments.delete("payment_id = 'b'")

@@ -12,9 +12,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from lake_assets.incremental.declaration import Source
-from lake_assets.incremental.metadata import tables
-from lake_assets.incremental.planning.changes import ReadBudget, SourceChanges, Watermark, changes, row_hours
-from lake_assets.incremental.planning.changes.source_changes import describe
+from lake_assets.incremental.engine import iceberg, source_changes
+from lake_assets.incremental.engine.source_changes import ReadBudget, SourceChanges, Watermark, changes, describe
 from lake_assets_tests.incremental.planning.changes.test_changes import (
     RAW,
     START,
@@ -37,15 +36,15 @@ names = count()
 
 @pytest.fixture(autouse=True)
 def nothing_is_remembered() -> Iterator[None]:
-    row_hours._cache.clear()
+    source_changes._cache.clear()
     yield
-    row_hours._cache.clear()
+    source_changes._cache.clear()
 
 
 @pytest.fixture
 def events(catalog: Catalog) -> Table:
-    tables.create_raw(catalog, RAW)
-    return tables.load(catalog, "raw.events")
+    iceberg.create_raw(catalog, RAW)
+    return iceberg.load(catalog, "raw.events")
 
 
 def exact(table: Table, since: Watermark, budget: ReadBudget | None = None) -> SourceChanges:
@@ -124,8 +123,8 @@ def test_a_file_is_read_once_and_counts_in_every_plan(events: Table) -> None:
 
 
 def test_a_time_column_that_was_renamed_since_is_found(catalog: Catalog) -> None:
-    tables.create(catalog, "core.plain", {"at": "timestamptz"}, {}, {})
-    table = tables.load(catalog, "core.plain")
+    iceberg.create(catalog, "core.plain", {"at": "timestamptz"}, {}, {})
+    table = iceberg.load(catalog, "core.plain")
     table.append(arrow_of(table, "at", [1, 9]))
     with table.update_schema() as schema:
         schema.rename_column("at", "happened_at")
@@ -141,8 +140,8 @@ def test_the_first_wide_files_have_the_hours_of_their_rows_and_all_others_those_
     catalog: Catalog, files: list[list[int]], opened: int
 ) -> None:
     name = f"core.plain_{next(names)}"
-    tables.create(catalog, name, {"at": "timestamptz"}, {}, {})
-    table = tables.load(catalog, name)
+    iceberg.create(catalog, name, {"at": "timestamptz"}, {}, {})
+    table = iceberg.load(catalog, name)
     source = Source(name, time_column="at")
     table.append(arrow_of(table, "at", [50]))
     since = changes(table, source, None, start=START).head

@@ -24,9 +24,9 @@ from pyiceberg.typedef import Record
 
 from lake_assets.base.hours import hour_start, parse_hour
 from lake_assets.incremental.declaration import Source
-from lake_assets.incremental.metadata import tables
-from lake_assets.incremental.metadata.manifests import FILE_PATH_FIELD
-from lake_assets.incremental.planning.changes.snapshot_reader import ChangeBuilder, SnapshotReader
+from lake_assets.incremental.engine import iceberg
+from lake_assets.incremental.engine.iceberg import FILE_PATH_FIELD
+from lake_assets.incremental.engine.source_changes import ChangeBuilder, SnapshotReader
 
 if TYPE_CHECKING:
     from pyiceberg.catalog import Catalog
@@ -40,8 +40,8 @@ BY_HOUR, BY_BUCKET, UNPARTITIONED = 0, 1, 2
 @pytest.fixture
 def fact(catalog: Catalog) -> Table:
     """Hours 1 and 2 in files of the first partition spec, hour 3 in one of the second; the third has no field."""
-    tables.create(catalog, "core.fact", {"at": "timestamptz"}, {"at": HourTransform()}, {})
-    table = tables.load(catalog, "core.fact")
+    iceberg.create(catalog, "core.fact", {"at": "timestamptz"}, {"at": HourTransform()}, {})
+    table = iceberg.load(catalog, "core.fact")
     append(table, 1, 2)
     with table.update_spec() as update:
         update.remove_field("at_hour").add_field("at", BucketTransform(1), "bucket")

@@ -6,8 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lake_assets.incremental.planning.changes import SourceChanges, Watermark
-from lake_assets.incremental.planning.changes.snapshot_reader import merge_ranges
+from lake_assets.incremental.engine.source_changes import SourceChanges, Watermark, merge_ranges
 
 RANGES = st.lists(
     st.tuples(st.integers(0, 20), st.integers(0, 4)).map(lambda found: (found[0], sum(found))), max_size=8

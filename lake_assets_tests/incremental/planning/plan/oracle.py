@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from lake_assets.base.grain import Grain
 from lake_assets.incremental.declaration import Sequential, Stateful, Stateless
-from lake_assets.incremental.planning.plan import PlanningInput
+from lake_assets.incremental.engine.model import PlanningInput
 from lake_assets_tests.incremental.planning.plan.random_inputs import SPAN, START, together, touched_hours
 
 

@@ -14,11 +14,8 @@ from hypothesis import strategies as st
 from lake_assets.base.grain import HOUR, Grain
 from lake_assets.base.hours import HOUR_FORMAT, parse_hour, ranges
 from lake_assets.incremental.declaration import Sequential, Stateful, Stateless
-from lake_assets.incremental.planning.changes import SnapshotChange, SourceChanges, Watermark
-from lake_assets.incremental.planning.changes.data_files import FileChange
-from lake_assets.incremental.planning.plan import Committed, PlanningInput, Waiting
-from lake_assets.incremental.planning.plan.planning_input import HELD, Kind
-from lake_assets.incremental.planning.session import HeldHour
+from lake_assets.incremental.engine.model import HELD, Committed, HeldHour, Kind, PlanningInput, Waiting
+from lake_assets.incremental.engine.source_changes import FileChange, SnapshotChange, SourceChanges, Watermark
 
 START = parse_hour("2026-01-01-00:00")
 SPAN = 14

@@ -6,8 +6,8 @@ import pytest
 
 from lake_assets.base.grain import DAY
 from lake_assets.incremental.declaration import Mode, Sequential, Stateful, Stateless
-from lake_assets.incremental.planning.plan import plan, plan_rebuild
-from lake_assets.incremental.planning.session import SessionPlan
+from lake_assets.incremental.engine.model import SessionPlan
+from lake_assets.incremental.engine.planning import plan, plan_rebuild
 from lake_assets_tests.incremental.planning.plan.random_inputs import START
 from lake_assets_tests.incremental.planning.plan.world import World, late, loaded, numbers, played, rebuild
 

@@ -10,10 +10,9 @@ from hypothesis import strategies as st
 
 from lake_assets.base.hours import ranges
 from lake_assets.incremental.declaration import Mode, Stateful, Stateless
-from lake_assets.incremental.planning.changes import SourceChanges, Watermark
-from lake_assets.incremental.planning.changes.source_changes import EarlierVersions
-from lake_assets.incremental.planning.plan import Committed, PlanningInput, committed_after, plan
-from lake_assets.incremental.planning.session import SessionPlan
+from lake_assets.incremental.engine.model import Committed, PlanningInput, SessionPlan
+from lake_assets.incremental.engine.planning import committed_after, plan
+from lake_assets.incremental.engine.source_changes import EarlierVersions, SourceChanges, Watermark
 from lake_assets_tests.incremental.planning.plan.random_inputs import (
     PROCESS,
     SPAN,

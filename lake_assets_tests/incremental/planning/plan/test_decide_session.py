@@ -6,8 +6,8 @@ from dataclasses import replace
 
 from lake_assets.base.grain import DAY
 from lake_assets.incremental.declaration import Sequential, Stateful, Stateless
-from lake_assets.incremental.planning.plan import plan, plan_rebuild
-from lake_assets.incremental.planning.session import NoSession, SessionPlan
+from lake_assets.incremental.engine.model import NoSession, SessionPlan
+from lake_assets.incremental.engine.planning import plan, plan_rebuild
 from lake_assets_tests.incremental.planning.plan.random_inputs import START, mark
 from lake_assets_tests.incremental.planning.plan.world import World, late, loaded, numbers, played, rebuild, run
 

@@ -6,8 +6,8 @@ import pytest
 
 from lake_assets.errors import ConfigurationError
 from lake_assets.incremental.declaration import Sequential, Stateful, Stateless
-from lake_assets.incremental.planning.plan import committed_after, plan, plan_rebuild
-from lake_assets.incremental.planning.session import NoSession, SessionPlan
+from lake_assets.incremental.engine.model import NoSession, SessionPlan
+from lake_assets.incremental.engine.planning import committed_after, plan, plan_rebuild
 from lake_assets_tests.incremental.planning.plan.random_inputs import START
 from lake_assets_tests.incremental.planning.plan.world import late, loaded, numbers, played, rebuild
 

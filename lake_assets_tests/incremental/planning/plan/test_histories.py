@@ -10,9 +10,8 @@ from hypothesis import strategies as st
 
 from lake_assets.base.grain import HOUR, Grain
 from lake_assets.incremental.declaration import Mode, Sequential, Stateful, Stateless
-from lake_assets.incremental.planning.plan import plan
-from lake_assets.incremental.planning.plan.planning_input import MAX_HOURS
-from lake_assets.incremental.planning.session import NoSession
+from lake_assets.incremental.engine.model import MAX_HOURS, NoSession
+from lake_assets.incremental.engine.planning import plan
 from lake_assets_tests.incremental.planning.plan.random_inputs import (
     HISTORIES,
     SHIFT,

@@ -12,12 +12,23 @@ from hypothesis import strategies as st
 
 from lake_assets.base.grain import HOUR, Grain
 from lake_assets.incremental.declaration import Defer, Stateless
-from lake_assets.incremental.planning.changes.data_files import FileChange
-from lake_assets.incremental.planning.deferred import DeferredHour, LateRows, in_words
-from lake_assets.incremental.planning.plan import PlanningInput, committed_after, lanes, plan, plan_acknowledged
-from lake_assets.incremental.planning.plan.lanes import waiting_hours
-from lake_assets.incremental.planning.plan.pending_hours import pending_hours
-from lake_assets.incremental.planning.session import NoSession, SessionPlan
+from lake_assets.incremental.engine import planning
+from lake_assets.incremental.engine.model import (
+    DeferredHour,
+    LateRows,
+    NoSession,
+    PlanningInput,
+    SessionPlan,
+    wait_in_words,
+)
+from lake_assets.incremental.engine.planning import (
+    committed_after,
+    pending_hours,
+    plan,
+    plan_acknowledged,
+    waiting_hours,
+)
+from lake_assets.incremental.engine.source_changes import FileChange
 from lake_assets_tests.incremental.planning.plan.random_inputs import (
     SPAN,
     START,
@@ -290,7 +301,7 @@ def all_due(world: LaneWorld) -> set[str]:
 
 
 def test_too_many_ranges_are_not_read_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(lanes, "MOST_READS", 2)
+    monkeypatch.setattr(planning, "MOST_READS", 2)
     world = lane(TWO_HOURS)
     for number in range(3):
         world.land(RAW, "append", late(number, 10 + number))
@@ -374,6 +385,6 @@ def test_a_target_without_the_policy_any_more_builds_what_waits() -> None:
 
 
 def test_without_a_policy_the_words_name_no_end() -> None:
-    assert in_words([DeferredHour(START, 0, 7)], None) == (
+    assert wait_in_words([DeferredHour(START, 0, 7)], None) == (
         "hour 2026-01-01-00:00: up to 7 late rows are deferred since 1970-01-01 00:00 UTC"
     )

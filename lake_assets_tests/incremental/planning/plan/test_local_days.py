@@ -10,15 +10,16 @@ from hypothesis import strategies as st
 from lake_assets.base.grain import DAY, Grain, days_in
 from lake_assets.base.hours import parse_hour
 from lake_assets.incremental.declaration import Sequential, Stateful, Stateless
-from lake_assets.incremental.planning.plan import (
+from lake_assets.incremental.engine.model import (
     Committed,
+    Decision,
+    HeldHour,
     PlanningInput,
+    SessionPlan,
     Waiting,
     in_whole_partitions,
-    plan,
-    plan_rebuild,
 )
-from lake_assets.incremental.planning.session import Decision, HeldHour, SessionPlan
+from lake_assets.incremental.engine.planning import plan, plan_rebuild
 from lake_assets_tests.incremental.planning.plan.random_inputs import (
     PROCESS,
     mark,

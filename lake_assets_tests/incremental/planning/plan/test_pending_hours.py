@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from lake_assets.incremental.planning.plan import Committed, Waiting
-from lake_assets.incremental.planning.plan.pending_hours import PendingHours, pending_hours
-from lake_assets.incremental.planning.session import NoSession, PlannedHour, SessionPlan
+from lake_assets.incremental.engine.model import Committed, NoSession, PlannedHour, SessionPlan, Waiting
+from lake_assets.incremental.engine.planning import PendingHours, pending_hours
 
 IDLE = NoSession("idle", "no new snapshot of raw.a")
 DUE = SessionPlan("core.t", "t-1", "session", "append", (), (PlannedHour(5, "append 1"),), pending=(8,))

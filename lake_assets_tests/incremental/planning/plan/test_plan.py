@@ -6,8 +6,8 @@ from dataclasses import replace
 
 from hypothesis import given, settings
 
-from lake_assets.incremental.planning.plan import PlanningInput, plan
-from lake_assets.incremental.planning.session import NoSession, SessionPlan
+from lake_assets.incremental.engine.model import NoSession, PlanningInput, SessionPlan
+from lake_assets.incremental.engine.planning import plan
 from lake_assets_tests.incremental.planning.plan.oracle import Expected, oracle
 from lake_assets_tests.incremental.planning.plan.random_inputs import HISTORIES, planning_inputs, thorough, together
 

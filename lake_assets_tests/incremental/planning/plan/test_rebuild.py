@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from lake_assets.incremental.declaration import Sequential, Stateful
-from lake_assets.incremental.planning.plan import plan, plan_rebuild
-from lake_assets.incremental.planning.session import NoSession, SessionPlan
+from lake_assets.incremental.engine.model import NoSession, SessionPlan
+from lake_assets.incremental.engine.planning import plan, plan_rebuild
 from lake_assets_tests.incremental.planning.plan.random_inputs import START
 from lake_assets_tests.incremental.planning.plan.world import World, late, loaded, numbers, rebuild, run
 

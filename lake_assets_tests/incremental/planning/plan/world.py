@@ -8,11 +8,19 @@ from typing import Any
 from lake_assets.base.grain import HOUR, Grain
 from lake_assets.base.hours import hour_key
 from lake_assets.incremental.declaration import Mode, Sequential, Stateful, Stateless
-from lake_assets.incremental.planning.changes import SnapshotChange, SourceChanges, Watermark
-from lake_assets.incremental.planning.plan import Committed, PlanningInput, committed_after, plan, plan_rebuild
-from lake_assets.incremental.planning.plan.planning_input import MAX_HOURS
-from lake_assets.incremental.planning.session import AuditResult, HeldHour, NoSession, SessionPlan
-from lake_assets.incremental.planning.verdicts import held_by, hours_to_hold
+from lake_assets.incremental.engine.model import (
+    MAX_HOURS,
+    AuditResult,
+    Committed,
+    HeldHour,
+    NoSession,
+    PlanningInput,
+    SessionPlan,
+    held_by,
+    hours_to_hold,
+)
+from lake_assets.incremental.engine.planning import committed_after, plan, plan_rebuild
+from lake_assets.incremental.engine.source_changes import SnapshotChange, SourceChanges, Watermark
 from lake_assets_tests.incremental.planning.plan.random_inputs import (
     PROCESS,
     SPAN,

@@ -1,0 +1,1 @@
+"""The engine: finds what changed, plans sessions, builds, audits and publishes them, and remembers their state."""

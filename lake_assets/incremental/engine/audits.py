@@ -1,0 +1,312 @@
+"""Audits: plain functions from a staged snapshot and its source rows to a verdict.
+
+An audit evaluates what would be published, before it is. If a blocking audit fails, the hours that it fails in keep
+their published rows; if it cannot tell the hours, all hours do. To add an audit, write a function that returns an
+`Audit`. Its `run` returns a `Verdict`, or `Offenders`: the rows that violate it. `audit_evaluation` counts those.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from statistics import fmean
+from typing import TYPE_CHECKING
+
+from lake_assets.base.columns import ROWS, TIME, hour_of, quoted
+from lake_assets.base.conditions import any_of
+from lake_assets.base.hours import hour_key
+from lake_assets.base.sql_text import with_placeholders
+from lake_assets.errors import ConfigurationError
+from lake_assets.incremental.declaration.modes import Stateless
+from lake_assets.incremental.declaration.own_sql import STAGED
+from lake_assets.incremental.declaration.target import Audit, AuditScope, Offenders, Verdict
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame
+
+
+SAMPLE = 10
+"""Most offending keys that a verdict names."""
+
+KEY = "k"
+"""Column of offenders: the key of a row, as text."""
+HOUR = "h"
+"""Column of offenders: the event hour of a row (long); null if it is not known."""
+
+
+def source_target_counts() -> Audit:
+    """Return an audit that every row in the source was read, and is published, a repeated delivery, or in quarantine.
+
+    The rows in the source are counted by its metadata, or by a query of the audit's own. If the source has versions,
+    such a query also counts those that stand: as many rows are published.
+    """
+
+    def run(scope: AuditScope) -> Verdict:
+        counts = {"in source": scope.rows_in_source(), **scope.counts}
+        accounted_for = counts["written"] + counts["duplicates"] + counts["quarantined"]
+        passed = counts["in source"] == counts["read"] == accounted_for
+        if scope.target.sources[0].has_versions:
+            counts["standing"] = scope.valid.count()
+            passed = passed and counts["standing"] == counts["written"]
+        return Verdict(passed, counts)
+
+    return Audit(
+        name="source_target_counts",
+        run=run,
+        description="rows in the source = read = published + repeated deliveries + quarantined",
+    )
+
+
+def no_missing_events() -> Audit:
+    """Return an audit that every source row that should be published is in the staged rows, by key.
+
+    It reads the source by a query of its own, and applies the declared rules itself. If the source of a stateless
+    target has versions, it looks for each key in the hour of the version that stands.
+    """
+
+    def run(scope: AuditScope) -> Offenders:
+        key = scope.target.key
+        source = scope.target.sources[0]
+        if source.key is None or len(key) != 1:
+            raise ConfigurationError(
+                f"no_missing_events() of {scope.target.table} needs a single key, and a key of its first source.",
+                remedy="Give the Source a key=, or drop the audit.",
+            )
+        from lake_assets.incremental.engine.prepare import hash_join_hint
+
+        staged = scope.staged_everywhere.select(
+            _text(key[0]).alias(KEY),
+            hour_of(scope.target.time_column).alias(HOUR),
+        )
+        # Each version has an hour of its own: if another one stands than should, the key is there, but not in the hour.
+        by_hour = source.has_versions and isinstance(scope.target.mode, Stateless)
+        same_row = [KEY, HOUR] if by_hour else [KEY]
+        staged = staged.select(*same_row)
+        expected = scope.valid.select(
+            _text(source.key).alias(KEY),
+            hour_of(source.time_column).alias(HOUR),
+        )
+        missing = expected.join(hash_join_hint(staged, few=scope.few), same_row, "left_anti")
+        return Offenders(missing, "missing")
+
+    return Audit(
+        name="no_missing_events",
+        run=run,
+        description="no source key is missing in the target",
+    )
+
+
+def not_null(*columns: str, blocking: bool = True) -> Audit:
+    """Return an audit that none of the columns is null."""
+
+    def run(scope: AuditScope) -> Offenders:
+        from pyspark.sql import functions as F
+
+        any_null = any_of(F.col(column).isNull() for column in columns)
+        return Offenders(_keys(scope, scope.staged.where(any_null)), "nulls")
+
+    return Audit(
+        name=f"not_null_{'_'.join(columns)}",
+        run=run,
+        description=f"{', '.join(columns)} is never null",
+        blocking=blocking,
+        columns=columns,
+    )
+
+
+def unique_key() -> Audit:
+    """Return an audit that a row's identity occurs once.
+
+    That is (key, time); or the key alone, if a stateless target keeps the last version of it.
+    """
+
+    def run(scope: AuditScope) -> Offenders:
+        from pyspark.sql import functions as F
+
+        identity = dict.fromkeys(scope.target.identity)
+        time = scope.target.time_column
+        counts = scope.staged.groupBy(*identity).agg(F.count("*").alias(ROWS), F.min(time).alias(TIME))
+        repeated = counts.where(F.col(ROWS) > 1).withColumn(time, F.col(TIME))
+        return Offenders(_keys(scope, repeated), "repeated")
+
+    return Audit(
+        name="unique_key",
+        run=run,
+        description="no key occurs twice at the same time",
+    )
+
+
+def accepted_values(column: str, values: Sequence[str], *, blocking: bool = True) -> Audit:
+    """Return an audit that the column has only these values. Null passes."""
+
+    def run(scope: AuditScope) -> Offenders:
+        from pyspark.sql import functions as F
+
+        unexpected = scope.staged.where(~F.col(column).isin(*values))
+        return Offenders(_keys(scope, unexpected), "unexpected")
+
+    return Audit(
+        name=f"accepted_values_{column}",
+        run=run,
+        description=f"{column} is one of {', '.join(values)}",
+        blocking=blocking,
+        columns=(column,),
+    )
+
+
+def referential(column: str, *, to: str, ref_column: str, blocking: bool = False) -> Audit:
+    """Return an audit that each value of the column is in another table.
+
+    By default its failure is a warning, because the other table may be late.
+    """
+
+    def run(scope: AuditScope) -> Offenders:
+        known = _known_values(scope, column, to, ref_column)
+        unknown = scope.staged.join(known, column, "left_anti")
+        return Offenders(_keys(scope, unknown), "unknown")
+
+    return Audit(
+        name=f"referential_{column}",
+        run=run,
+        description=f"{column} is in {to}.{ref_column}",
+        blocking=blocking,
+        columns=(column,),
+    )
+
+
+def row_count_like_earlier(*, days: int = 7, factor: float = 10.0, blocking: bool = False) -> Audit:
+    """Return an audit that an hour's rows lie within a factor of the mean of the same hour of earlier days.
+
+    An hour without such history passes.
+    """
+
+    def run(scope: AuditScope) -> Verdict:
+        earlier_hours: set[int] = set()
+        for hour in scope.hours:
+            earlier_hours.update(_same_hour_of_earlier_days(hour, days))
+        now = scope.staged_rows(scope.hours)
+        earlier = scope.earlier_rows(earlier_hours)
+        odd = odd_hours(now, earlier, scope.hours, days=days, factor=factor)
+        sample = tuple(hour_key(hour) for hour in odd[:SAMPLE])
+        return Verdict(
+            passed=not odd,
+            counts={"odd hours": len(odd)},
+            sample=sample,
+            hours=dict.fromkeys(odd, 1),
+        )
+
+    return Audit(
+        name="row_count_like_earlier",
+        run=run,
+        description=f"rows per hour within ×{factor:g} of the {days} days before",
+        blocking=blocking,
+    )
+
+
+def sql(name: str, query: str, *, blocking: bool = True) -> Audit:
+    """Return an audit that a query selects no row.
+
+    Args:
+        query: Any SQL over `{staged}` that selects the offending rows. Its first column is their key. If it also
+            selects the target's time column, the audit reports in which hours it fails. Other braces stay as they are.
+    """
+
+    def run(scope: AuditScope) -> Offenders:
+        from pyspark.sql import functions as F
+
+        rows = offending_rows(query, scope.staged)
+        names = rows.columns
+        hour = F.lit(None).cast("long")
+        if scope.target.time_column in names:
+            hour = hour_of(scope.target.time_column)
+        offending = rows.select(
+            _text(names[0]).alias(KEY),
+            hour.alias(HOUR),
+        )
+        return Offenders(offending, "offending")
+
+    return Audit(
+        name=name,
+        run=run,
+        description=query,
+        blocking=blocking,
+        query=query,
+    )
+
+
+def offending_rows(query: str, staged: DataFrame) -> DataFrame:
+    """Return the rows that the query of an audit selects of the staged rows."""
+    return staged.sparkSession.sql(with_placeholders(query, (STAGED,)), None, **{STAGED: staged})
+
+
+def odd_hours(
+    now: Mapping[int, int],
+    earlier: Mapping[int, int],
+    hours: Collection[int],
+    *,
+    days: int,
+    factor: float,
+) -> list[int]:
+    """Return the hours whose rows are not within a factor of the mean of the same hour of earlier days, ascending.
+
+    A day on which that hour has no rows is left out of the mean. An hour without any such day passes.
+
+    Args:
+        now: Hour → its rows now.
+        earlier: Hour of an earlier day → its rows.
+    """
+    odd = []
+    for hour in sorted(hours):
+        history = [earlier[same] for same in _same_hour_of_earlier_days(hour, days) if same in earlier]
+        if not history:
+            continue
+        usual = fmean(history)
+        if not usual / factor <= now.get(hour, 0) <= usual * factor:
+            odd.append(hour)
+    return odd
+
+
+def rows_by_hour(rows: DataFrame, time_column: str) -> dict[int, int]:
+    """Count rows by event hour with Spark. Rows without a time are in no hour."""
+    timed = rows.where(f"{quoted(time_column)} is not null")
+    counts = timed.groupBy(hour_of(time_column).alias(HOUR)).count()
+    return {row[HOUR]: row["count"] for row in counts.collect()}
+
+
+def _known_values(scope: AuditScope, column: str, to: str, ref_column: str) -> DataFrame:
+    """Return the values of a column of another table, or those that are in the staged rows, too, as `column`."""
+    from pyspark.sql import functions as F
+
+    reference = F.col(quoted(ref_column))
+    staged = scope.staged.select(column)
+    indexed = scope.rows_with(to, ref_column, staged.select(F.col(column).alias(ref_column)))
+    if indexed is not None:
+        return indexed.select(reference.alias(column))
+    known = scope.table(to).select(reference.alias(column))
+    if not scope.few:
+        return known
+    # The other table may be large. It is filtered where it is read; only the values looked for are sent.
+    found = known.join(F.broadcast(staged), column, "left_semi")
+    return F.broadcast(found.distinct())
+
+
+def _same_hour_of_earlier_days(hour: int, days: int) -> list[int]:
+    return [hour - 24 * day for day in range(1, days + 1)]
+
+
+def _keys(scope: AuditScope, rows: DataFrame) -> DataFrame:
+    """Return rows of the target as offenders: their key as text, and their hour."""
+    from pyspark.sql import functions as F
+
+    parts = [_text(column) for column in scope.target.key]
+    key = F.concat_ws(" ", *parts)
+    return rows.select(
+        key.alias(KEY),
+        hour_of(scope.target.time_column).alias(HOUR),
+    )
+
+
+def _text(column: str) -> Column:
+    from pyspark.sql import functions as F
+
+    text = F.col(quoted(column)).cast("string")
+    return F.coalesce(text, F.lit("null"))

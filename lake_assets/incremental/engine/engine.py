@@ -1,0 +1,605 @@
+"""The engine: decides what a process does next, and does it. Each step is safe to repeat.
+
+It knows nothing of Dagster. It takes a pyiceberg catalog, a Spark session and a clock. Follow a session from here to
+`session.run` (plan, stage, audit, commit).
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import replace
+from datetime import UTC, datetime
+from functools import partial
+from typing import TYPE_CHECKING
+
+from pydantic import TypeAdapter
+from pyiceberg.catalog import Catalog
+
+from lake_assets.base.progress import Progress, unseen
+from lake_assets.errors import PublishConflict, TargetDropped, TargetError, TargetReplaced, UsageError
+from lake_assets.incremental.declaration import Pipeline, RawTable, Target
+from lake_assets.incremental.declaration.own_sql import check_own_sql
+from lake_assets.incremental.engine import arrivals, iceberg, publish, session
+from lake_assets.incremental.engine.arrivals import Lateness, RawSnapshot
+from lake_assets.incremental.engine.columns import load_raw
+from lake_assets.incremental.engine.erasures import ErasureGuard, Erasures
+from lake_assets.incremental.engine.erasures import create_table as create_erasure_table
+from lake_assets.incremental.engine.model import (
+    Committed,
+    Decision,
+    NoSession,
+    OpenedSession,
+    SessionPlan,
+    SessionReport,
+    SourceRange,
+    merged,
+)
+from lake_assets.incremental.engine.planner import Heads, Planner
+from lake_assets.incremental.engine.planning import PendingHours, pending_hours
+from lake_assets.incremental.engine.published_audit import PublishedAudit, PublishedAuditor
+from lake_assets.incremental.engine.session import Context, Session
+from lake_assets.incremental.engine.session_log import EXTERNAL_RUN, SessionLog, SessionRecord, create_tables, record_of
+from lake_assets.incremental.engine.state import OPENED, State, after_session, logged
+from lake_assets.incremental.engine.target_state import delete_stray_rows, find_problem, outside_changes, read_state
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+_PLAN: TypeAdapter[SessionPlan] = TypeAdapter(SessionPlan)
+
+
+OnSession = Callable[[SessionReport], object]
+
+
+def _unseen(report: SessionReport) -> None:
+    """Do nothing."""
+
+
+class Engine:
+    """Runs the processes of a pipeline on a catalog."""
+
+    planner = Planner
+    leaves_out_unchanged = True
+
+    def __init__(
+        self,
+        catalog: Catalog,
+        pipeline: Pipeline,
+        *,
+        clock: Callable[[], datetime],
+        spark: Callable[[], SparkSession] | None = None,
+        erasure_key: Callable[[], bytes] | None = None,
+    ) -> None:
+        """Make an engine.
+
+        Args:
+            clock: Gives the times that sessions and erasures are recorded with, and by which deferred hours are due.
+            spark: Called when a session has rows to read, not before; None for an engine that only decides.
+            erasure_key: Gives the key that ids of erased subjects are hashed with; None for the key of the settings.
+        """
+        self.catalog = catalog
+        self.pipeline = pipeline
+        self.clock = clock
+        self.spark = spark
+        self.log = SessionLog(catalog)
+        self.erasures = Erasures(catalog, key=erasure_key)
+        self.erasure_guard = ErasureGuard(catalog, pipeline, self.erasures)
+
+    def create_tables(self, progress: Progress = unseen) -> list[str]:
+        """Create every table of the pipeline and of the engine that does not exist. Return the names of those created.
+
+        A target that was dropped is left out, because it would look like an empty one: see `problem`.
+
+        Raises:
+            ConfigurationError: A source is neither declared nor in the catalog, or a condition or an audit of a user
+                is no SQL of its kind. No table was created.
+        """
+        check_own_sql(self.pipeline.targets)
+        self.pipeline.check_undeclared_sources(self.catalog.table_exists)
+        created = create_tables(self.catalog) + create_erasure_table(self.catalog)
+        declared: list[RawTable | Target] = [*self.pipeline.raw, *self.pipeline.targets]
+        created += [each.table for each in progress(declared) if self._create(each)]
+        return created
+
+    def _create(self, declared: RawTable | Target) -> bool:
+        if isinstance(declared, RawTable):
+            return not declared.exists_already and iceberg.create_raw(self.catalog, declared)
+        was_dropped = isinstance(self.problem(declared), TargetDropped)
+        return not was_dropped and iceberg.create_target(self.catalog, declared)
+
+    def state(self, target: Target) -> State:
+        """Return the state of a target, with the target as it is now. Reads metadata only.
+
+        Raises:
+            TargetError: The target is not the table that its sessions have built.
+        """
+        return self._read(target)
+
+    def _read(self, target: Target, *, accept_rollback: bool = False) -> State:
+        state = read_state(self.catalog, self.log, target.table, accept_rollback=accept_rollback)
+        return state if state.n or not state.watermarks else self._of_version_before(state, target)
+
+    def _of_version_before(self, state: State, target: Target) -> State:
+        """Return a state that the version before left, which knew neither its hours nor this kind of code version."""
+        committed = state.committed
+        known = [hour for hour in (committed.last_built, committed.complete_through) if hour is not None]
+        span = (self.pipeline.start_hour, max(known)) if known else None
+
+        def version_now(version: str) -> str:
+            return target.code_version if version == target.code_version_before else version
+
+        waiting = {
+            hour: replace(waits, code_version=version_now(waits.code_version))
+            for hour, waits in committed.waiting.items()
+        }
+        version = version_now(committed.code_version)
+        return replace(state, committed=replace(committed, waiting=waiting, span=span, code_version=version))
+
+    def decide(self, target: Target) -> Decision:
+        """Return the plan of the next session, or why there is none. Reads metadata only."""
+        return self._planner(target).next_session(self.state(target))
+
+    def unsettled(self, target: Target) -> str | None:
+        """Return why a target should wait for a target upstream of it, whose session is due; else None."""
+        for upstream in self.pipeline.upstream_of(target):
+            decision = self.decide(upstream)
+            if isinstance(decision, SessionPlan):
+                return f"{upstream.table} is about to change ({decision.session_id})"
+        return None
+
+    def run(
+        self,
+        target: Target,
+        *,
+        up_to: Heads | None = None,
+        only: str | None = None,
+        again: bool = False,
+        force: bool = False,
+        deferred: bool = False,
+        run_id: str = "",
+    ) -> SessionReport | NoSession:
+        """Plan and run the next session of a target.
+
+        Args:
+            up_to: Heads of the sources to plan up to; None for the current ones.
+            only: Id that the next session must have. Heads that the watermark has passed would take the target back.
+            again: Also run a session that an audit has stopped, though nothing has changed since.
+            force: Also run a session that builds more than a day beyond the newest rows.
+            deferred: Also build hours that wait by the policy for late rows.
+            run_id: Recorded with a new session.
+
+        Raises:
+            AuditFailed: A blocking audit failed; nothing is published.
+            PublishConflict: Others move the target all the time.
+            SourceError: A source cannot be read as declared.
+            TargetError: The target cannot be published to.
+        """
+        planner = self._planner(target)
+        heads, wanted = up_to, only
+
+        def decide(state: State) -> Decision:
+            decision = planner.next_session(state, up_to=heads, retry_blocked=again, force=force, deferred=deferred)
+            if wanted is not None and isinstance(decision, SessionPlan) and decision.session_id != wanted:
+                return NoSession("idle", f"{wanted} is committed already, or another session has taken its place")
+            return decision
+
+        def guard(decision: Decision) -> bool:
+            nonlocal heads, wanted
+            deleted = self.erasure_guard.delete_erased_rows(decision)
+            if deleted:  # the given heads are not the newest any more
+                heads = wanted = None
+            return deleted
+
+        return self._run(target, decide, run_id=run_id, guard=guard)
+
+    def rebuild(
+        self,
+        target: Target,
+        hours: Collection[int],
+        *,
+        run_id: str = "",
+        reset: bool = False,
+        on_session: OnSession = _unseen,
+    ) -> SessionReport | NoSession:
+        """Rebuild hours from the sources as of the watermark, which stays.
+
+        A session builds at most `MAX_HOURS`, so more hours take several. If this process ends before the last one, the
+        remaining hours are pending.
+
+        Args:
+            reset: Read the sources at their current heads instead, and start the watermark anew there; all other hours
+                that the sources have become pending. For a source that was replaced or whose history was cut. A target
+                that was dropped is created again, and all its hours are rebuilt.
+            on_session: Called with the report of each session as soon as it has ended.
+
+        Returns:
+            The report of all sessions together.
+        """
+        planner = self._planner(target)
+        wanted = target.grain.whole(hours)
+        if not reset:
+            decide = partial(planner.rebuild, hours=hours, run_id=run_id, reset=False)
+            return self._rebuild(target, decide, wanted, run_id=run_id, on_session=on_session)
+        problem = self.problem(target)
+        iceberg.create_target(self.catalog, target)
+        if isinstance(problem, (TargetDropped, TargetReplaced)):
+            return self.rebuild_all(target, run_id=run_id, on_session=on_session)
+        decide = partial(planner.rebuild, hours=hours, run_id=run_id, reset=True)
+        read = partial(self._read, target, accept_rollback=True)
+        return self._rebuild(target, decide, wanted, run_id=run_id, on_session=on_session, read=read, only_wanted=True)
+
+    def rebuild_all(
+        self, target: Target, *, run_id: str = "", on_session: OnSession = _unseen
+    ) -> SessionReport | NoSession:
+        """Create a target's table if it does not exist, and rebuild it as if it had no watermark: see `rebuild`.
+
+        All hours that the sources or the target have are rebuilt, or are pending afterwards if a source is not
+        complete.
+        """
+        iceberg.create_target(self.catalog, target)
+        read = partial(self._unbuilt, target)
+        decide = self._planner(target).rebuild_all
+        return self._rebuild(target, decide, run_id=run_id, on_session=on_session, read=read)
+
+    def repair(self, target: Target, *, run_id: str = "", on_session: OnSession = _unseen) -> SessionReport | NoSession:
+        """Go on from the older state of a target that was rolled back, and rebuild what is missing.
+
+        What others have changed in a target needs no repair: the next session rebuilds it.
+
+        Raises:
+            TargetDropped: The target does not exist any more.
+            TargetReplaced: The target is another table than the one that was built.
+        """
+        problem = self.problem(target)
+        if isinstance(problem, (TargetDropped, TargetReplaced)):
+            raise problem
+        if problem is not None and not self.carry(target, why="repair", run_id=run_id).watermarks:
+            return self.rebuild_all(target, run_id=run_id, on_session=on_session)
+        reports: list[SessionReport] = []
+        while isinstance(found := self.run(target, run_id=run_id), SessionReport):
+            reports.append(found)
+            on_session(found)
+            if not found.plan.waits_for_next_session:
+                break
+        return merged(reports) if reports else found
+
+    def carry(self, target: Target, *, why: str, run_id: str = "") -> State:
+        """Commit a session that carries the state of a target on, and builds nothing.
+
+        The tag then lets go of the files that the last session published. No session that was planned before can
+        publish any more.
+
+        Args:
+            why: The beginning of the session's id.
+        """
+        for _ in range(session.MAX_ATTEMPTS):
+            state = self._read(target, accept_rollback=True)
+            if state.table is None or not state.watermarks:
+                return state
+            if self._prepare(target, state):
+                state = self._read(target, accept_rollback=True)
+            assert state.table is not None
+            self.log.complete(state)
+            found = outside_changes(state, target, self.pipeline.start_hour).hours
+            committed = state.committed.with_changed(
+                {hour: reason for hour, reason in found.items() if hour >= self.pipeline.start_hour}
+            )
+            plan = _plan_of(state, why, committed)
+            log = logged(state, plan, pattern_id=target.mode.pattern_id, run_id=run_id, started_at=self.clock())
+            after = after_session(state, plan, committed, log, state.highest + 1)
+            try:
+                stored = session.commit_state(self.catalog, state.table, after, None)
+            except PublishConflict:
+                continue
+            self.log.add(record_of(stored), stored)
+            return stored
+        raise PublishConflict(target.table, expected=None, found=None)
+
+    def _rebuild(
+        self,
+        target: Target,
+        decide: Callable[[State], Decision],
+        wanted: Collection[int] = (),
+        *,
+        run_id: str,
+        on_session: OnSession,
+        read: Callable[[], State] | None = None,
+        only_wanted: bool = False,
+    ) -> SessionReport | NoSession:
+        """Run a rebuild, and further ones for the hours that it leaves to later sessions, which are pending.
+
+        The sensors may request a session for them meanwhile, so each rebuild is planned with those that still are.
+
+        Args:
+            decide: Plans the first session.
+            read: Returns the state that the first session is planned on; None for the present one.
+            wanted: Hours that are rebuilt even if they were pending before.
+            only_wanted: Whether other hours that become pending by the rebuild stay so, as they do before the first
+                session.
+        """
+        reports: list[SessionReport] = []
+        left, pending = frozenset(wanted), frozenset[int]()
+        overtaken, first = 0, False
+
+        def next_rebuild(state: State) -> Decision:
+            nonlocal pending, first
+            healed = outside_changes(state, target, self.pipeline.start_hour).hours
+            pending = state.committed.pending.union(healed)
+            if not reports:
+                first = not state.watermarks
+                return decide(state)
+            return self._planner(target).rebuild(state, left & pending, run_id=run_id, reset=False)
+
+        while left or not reports:
+            try:
+                found = self._run(target, next_rebuild, run_id=run_id, read=None if reports else read)
+            except session.OVERTAKEN:
+                overtaken += 1
+                if not reports or overtaken > session.MAX_OVERTAKEN:
+                    raise
+                time.sleep(session.OVERTAKEN_SECONDS * overtaken)
+                continue
+            if isinstance(found, NoSession):
+                return merged(reports) if reports else found
+            overtaken = 0
+            reports.append(found)
+            on_session(found)
+            plan = found.plan
+            now_pending = plan.waits_for_next_session
+            if not plan.starts_anew:
+                now_pending &= left if only_wanted or first else left | (now_pending - pending)
+            left = now_pending
+        return merged(reports)
+
+    def problem(self, target: Target) -> TargetError | None:
+        """Return why no session of a target can be planned; None if one can. Reads metadata only."""
+        return find_problem(self.catalog, self.log, target)
+
+    def open_session(self, target: Target, *, run_id: str = EXTERNAL_RUN) -> OpenedSession | NoSession:
+        """Open the next session of a target for another program to write, or return the open one again."""
+        self.create_tables()
+        state = self.state(target)
+        self.log.complete(state)
+        assert state.table is not None
+        plan = self._opened_plan(target, state)
+        if plan is None:
+            decision = self._planner(target).external_session(state)
+            if self.erasure_guard.delete_erased_rows(decision):
+                return self.open_session(target, run_id=run_id)
+            if isinstance(decision, NoSession):
+                return decision
+            plan = decision
+            base = publish.base_of(state.table)
+            opened = {
+                "n": state.highest + 1,
+                "main": base.main,
+                "tag": base.tag,
+                "pattern": target.mode.pattern_id,
+                "run_id": run_id,
+                "at": self.clock().isoformat(),
+                "plan": json.loads(_PLAN.dump_json(plan)),
+            }
+            with state.table.transaction() as transaction:
+                transaction.set_properties({OPENED: json.dumps(opened)})
+        table = iceberg.load(self.catalog, target.table)
+        number = publish.next_staging_number(table, plan.session_id)
+        return OpenedSession(plan=plan, table=target.table, wap_id=publish.wap_id(plan.session_id, number))
+
+    def publish_session(self, target: Target) -> SessionReport:
+        """Audit and publish what another program has written for the open session of a target, and end the session.
+
+        Raises:
+            UsageError: No session is open, or nothing was written.
+            NotAsPlanned: What was written is not what the plan says.
+            PublishConflict: Main has moved since the session was opened.
+            AuditFailed: A blocking audit failed; nothing is published.
+        """
+        state = self.state(target)
+        plan = self._opened_plan(target, state)
+        if plan is None and state.opened_on_any_main is not None and state.opened is None and state.table is not None:
+            expected = state.opened_on_any_main["main"]
+            raise PublishConflict(target.table, expected=expected, found=publish.main_id(state.table))
+        if plan is None:
+            raise UsageError(
+                f"{target.table} has no open session.",
+                remedy=f"Open one with `lake session init {target.name}`.",
+            )
+        assert state.table is not None
+        written = session.find_written(state.table, plan, target.time_column)
+        opened = state.opened or {}
+        run_id = str(opened.get("run_id", EXTERNAL_RUN))
+        attempt = Session(target, state, plan, run_id, written=written, is_external=True)
+        return replace(session.finish(self._context(), attempt), status="published")
+
+    def commit_session(self, target: Target) -> SessionReport:
+        """Return the report of the session that another program has written and published last.
+
+        Raises:
+            UsageError: A session is open: it is not published.
+        """
+        state = self.state(target)
+        plan = self._opened_plan(target, state)
+        if plan is not None:
+            raise UsageError(
+                f"{plan.session_id} is not published.",
+                remedy=f"Run `lake session publish {target.name}` first.",
+            )
+        before = self.log.before(target.table) if state.n == 0 else None
+        if before is not None and before.opened is not None and before.is_published:
+            # Its rows count as a stranger's: a session over the same snapshots builds the hours again.
+            read = {each.source: (each.to_snapshot_id, each.complete_through) for each in before.opened.plan.sources}
+            found = self.run(target, up_to=read, run_id=EXTERNAL_RUN)
+            if isinstance(found, SessionReport):
+                return found
+        if state.n == 0 or state.log.get("run") != EXTERNAL_RUN:
+            raise UsageError(
+                f"{target.table} has no open session.",
+                remedy=f"Open one with `lake session init {target.name}`.",
+            )
+        self.log.complete(state)
+        newest = self.log.history(target.table, newest=1)
+        return newest[0].report() if newest else record_of(state).report()
+
+    def audit(
+        self, target: Target, hours: Collection[int] = (), *, names: Collection[str] | None = None
+    ) -> PublishedAudit:
+        """Evaluate audits on the published rows of a target. Changes nothing.
+
+        Args:
+            hours: The hours; empty for the newest complete one.
+            names: Names of the audits; None for all.
+
+        Raises:
+            UsageError: There is nothing to audit, or a snapshot that the target was built from is gone.
+        """
+        assert self.spark is not None, "an engine without Spark can only decide"
+        auditor = PublishedAuditor(
+            self.catalog,
+            target,
+            self.state(target),
+            start=self.pipeline.start_hour,
+            open_spark=self.spark,
+        )
+        return auditor.audit(hours, names)
+
+    def pending(self, target: Target) -> PendingHours:
+        """Return which hours of a target wait to be built, and why. Reads metadata only."""
+        return pending_hours(self.state(target).committed, self.decide(target))
+
+    def acknowledge(self, target: Target, *, run_id: str = "") -> SessionReport | NoSession:
+        """Move the watermark of a waiting target to the heads of its sources; hours that changed become pending."""
+        return self._run(target, self._planner(target).acknowledgement, run_id=run_id)
+
+    def history(self, target: Target, *, newest: int | None = None) -> list[SessionRecord]:
+        """Return sessions of a target, oldest first; also the last one, if the log has not got it yet.
+
+        Args:
+            newest: How many sessions to return: the last ones. None for all.
+        """
+        found = self.log.history(target.table, newest=newest)
+        try:
+            state = self.state(target)
+        except TargetError:  # what was logged is there all the same
+            return found
+        if state.n and state.log and all(each.plan.session_id != state.session_id for each in found[-2:]):
+            found.append(record_of(state))
+        return found
+
+    def raw_activity(self, raw: RawTable, *, since: int | None) -> list[RawSnapshot]:
+        """Return the snapshots of a raw table after a snapshot, oldest first.
+
+        Args:
+            since: Snapshot id; None, or one that has expired, for all retained snapshots.
+        """
+        table = load_raw(self.catalog, raw)
+        return list(arrivals.raw_snapshots(table, raw, since, self.pipeline.start_hour))
+
+    def raw_lateness(self, raw: RawTable, snapshot: RawSnapshot) -> Mapping[int, Lateness]:
+        """Return how late the rows that a snapshot appended to a raw table landed: landing hour → lateness."""
+        table = load_raw(self.catalog, raw)
+        return arrivals.lateness(table, raw, snapshot, start=self.pipeline.start_hour)
+
+    def _run(
+        self,
+        target: Target,
+        decide: Callable[[State], Decision],
+        *,
+        run_id: str,
+        read: Callable[[], State] | None = None,
+        guard: Callable[[Decision], bool] | None = None,
+    ) -> SessionReport | NoSession:
+        return session.run(
+            self._context(),
+            target,
+            read or partial(self.state, target),
+            decide,
+            prepare=partial(self._prepare, target),
+            guard=guard or self.erasure_guard.delete_erased_rows,
+            run_id=run_id,
+        )
+
+    def _prepare(self, target: Target, state: State) -> bool:
+        """Create the tables before the first session, and delete stray rows of others; return whether it did any."""
+        if state.table is None and not state.highest:
+            self.create_tables()
+            return True
+        if not state.watermarks or not outside_changes(state, target, self.pipeline.start_hour).may_have_strays:
+            return False
+        return delete_stray_rows(self.catalog, target, *self._planner(target).buildable_range(state)) > 0
+
+    def _unbuilt(self, target: Target) -> State:
+        """Return the state of a target as if no session had built it; numbers go on."""
+        number, _ = self.log.numbers(target.table)
+        table = iceberg.load(self.catalog, target.table)
+        numbers = [int(publish.summary_of(each).get("lake.n", 0)) for each in table.metadata.snapshots]
+        return State(target.table, highest=max([number, *numbers]), table=table, committed=Committed())
+
+    def _opened_plan(self, target: Target, state: State) -> SessionPlan | None:
+        """Return the plan of the session that another program writes.
+
+        Returns:
+            None if there is none, or if it was planned for other sources or another mode than are declared now.
+        """
+        opened = state.opened
+        before = self.log.before(state.process) if not state.n and opened is None else None
+        if opened is not None:
+            plan, pattern = _PLAN.validate_python(opened["plan"]), opened["pattern"]
+        elif before is not None and before.opened is not None and not before.is_published:
+            plan, pattern = before.opened.plan, before.opened.pattern_id
+        else:
+            return None
+        declared = [source.table for source in target.sources]
+        planned = [source.source for source in plan.sources]
+        return plan if (planned, pattern) == (declared, target.mode.pattern_id) else None
+
+    def _planner(self, target: Target) -> Planner:
+        return self.planner(self.catalog, self.pipeline, target, clock=self.clock)
+
+    def _context(self) -> Context:
+        return Context(
+            catalog=self.catalog,
+            start_hour=self.pipeline.start_hour,
+            log=self.log,
+            clock=self.clock,
+            open_spark=self.spark,
+            leaves_out_unchanged=self.leaves_out_unchanged,
+        )
+
+
+def _plan_of(state: State, why: str, committed: Committed) -> SessionPlan:
+    """Return the plan of a session that builds nothing and leaves the watermarks where they are."""
+    sources = []
+    for name, mark in state.watermarks.items():
+        sources.append(
+            SourceRange(
+                source=name,
+                table_uuid=mark.table_uuid,
+                from_snapshot_id=mark.snapshot_id,
+                to_snapshot_id=mark.snapshot_id,
+                to_sequence_number=mark.sequence_number,
+                to_timestamp_ms=mark.timestamp_ms,
+                complete_through=mark.complete_through,
+                totals=mark.totals,
+                last_hour=mark.last_hour,
+                appends_only=True,
+            )
+        )
+    return SessionPlan(
+        process=state.process,
+        session_id=f"{why}-{state.process.split('.')[-1]}-{state.highest + 1}",
+        kind="rebuild",
+        load="none",
+        sources=tuple(sources),
+        hours=(),
+        pending=tuple(sorted(committed.pending)),
+        notes=(f"{why}: the state was carried on, and no row was built",),
+        code_version=state.committed.code_version,
+    )
+
+
+def utc_now() -> datetime:
+    """Return the current time, for processes that need a real clock."""
+    return datetime.now(UTC)

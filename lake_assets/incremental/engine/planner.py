@@ -1,0 +1,441 @@
+"""What a target does next: planning with the tables and the state at hand. Reads metadata, changes nothing.
+
+`planning` decides; this module collects its input.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import replace
+from datetime import datetime
+
+from pyiceberg.catalog import Catalog
+from pyiceberg.table import Table
+
+from lake_assets.base.grain import Grain
+from lake_assets.base.hours import hour_key, ranges
+from lake_assets.errors import (
+    HistoryCut,
+    InvalidHourKey,
+    SourceReplaced,
+    TableDamaged,
+    TableMissing,
+    TimeColumnUnusable,
+)
+from lake_assets.incremental.declaration import Pipeline, Source, Stateless, Target
+from lake_assets.incremental.engine import iceberg, planning, publish
+from lake_assets.incremental.engine.columns import check_target, load_source
+from lake_assets.incremental.engine.complete import source_complete_through
+from lake_assets.incremental.engine.iceberg import check_grain, rows_between
+from lake_assets.incremental.engine.model import (
+    MAX_HOURS,
+    Committed,
+    Decision,
+    NoSession,
+    PlanningInput,
+    SessionPlan,
+    cut,
+    due_at,
+    in_whole_partitions,
+)
+from lake_assets.incremental.engine.planning import last_buildable_hour, plan, plan_acknowledged, plan_rebuild
+from lake_assets.incremental.engine.readable import check_new_files
+from lake_assets.incremental.engine.source_changes import (
+    Head,
+    ReadBudget,
+    SourceChanges,
+    Watermark,
+    changes,
+    hours_present,
+)
+from lake_assets.incremental.engine.state import State
+from lake_assets.incremental.engine.target_state import OutsideChanges, outside_changes
+from lake_assets.settings import settings
+
+MAX_HOURS_BEYOND = 24
+"""The most hours that a session builds beyond the newest row of its sources."""
+
+MOST_SPANS = 5
+"""Ranges of hours that a message names."""
+
+Heads = Mapping[str, tuple[int | None, int | None]]
+"""Source → (snapshot id, complete-through) to plan up to."""
+
+
+class Planner:
+    """Plans the sessions of one target.
+
+    Args:
+        clock: Gives the present moment, by which deferred hours are due; None defers none.
+        exact_hours_bytes: Size up to which a source's data file is opened to plan the hours of its rows; None for that
+            of the settings.
+    """
+
+    def __init__(
+        self,
+        catalog: Catalog,
+        pipeline: Pipeline,
+        target: Target,
+        *,
+        clock: Callable[[], datetime] | None = None,
+        exact_hours_bytes: int | None = None,
+    ) -> None:
+        self.catalog = catalog
+        self.pipeline = pipeline
+        self.target = target
+        self.clock = clock
+        self.exact_hours_bytes = exact_hours_bytes
+
+    def next_session(
+        self,
+        state: State,
+        *,
+        up_to: Heads | None = None,
+        retry_blocked: bool = False,
+        force: bool = False,
+        deferred: bool = False,
+    ) -> Decision:
+        """Plan the next session.
+
+        Args:
+            up_to: Heads of the sources to plan up to; None for the current ones. A head that another process has
+                passed, or that does not exist any more, does not count.
+            retry_blocked: Also plan a session that an audit has stopped, though nothing has changed since.
+            force: Also plan a session that builds more than a day beyond the newest rows.
+            deferred: Also plan hours that wait by the policy for late rows.
+        """
+        known = self._planning_input(state, self._usable_heads(state, up_to or {}))
+        known = replace(known, late=None) if deferred else known
+        decision = with_other_code(self._cheapest(known, state), state, self.target)
+        if not force:
+            decision = wait_if_beyond_data(decision, self.target.grain)
+        if retry_blocked:
+            return decision
+        return wait_if_blocked(state, decision, self.target)
+
+    def external_session(self, state: State) -> Decision:
+        """Plan the next session for another program, which recomputes all entities.
+
+        A session that an audit has stopped is planned again, because the program may have been repaired.
+        """
+        return plan(replace(self._planning_input(state), late=None, history=()))
+
+    def acknowledgement(self, state: State) -> Decision:
+        """Plan the next session; if it has to wait, plan to move the watermark, so that changed hours are pending."""
+        return plan_acknowledged(self._planning_input(state))
+
+    def rebuild(self, state: State, hours: Collection[int], *, run_id: str, reset: bool) -> Decision:
+        """Plan to rebuild hours.
+
+        Args:
+            reset: Read the sources at their current heads, and start the watermarks anew there. Otherwise read them as
+                of the watermarks, which stay.
+        """
+        heads = {name: Head(mark.snapshot_id, mark.complete_through) for name, mark in state.watermarks.items()}
+        known = self._planning_input(state, {} if reset else heads, reset=reset)
+        present: set[int] = set()
+        for change in known.changes:
+            for snapshot in change.snapshots:
+                for first, last in snapshot.hours:
+                    present.update(range(first, last + 1))
+        if reset:
+            # A replaced source may lack hours that the former one had: they are to be emptied.
+            present |= self._present(state)
+        token = f"{run_id}|{self.target.code_version}|{state.highest}"
+        return plan_rebuild(known, hours, present=present, token=token)
+
+    def rebuild_all(self, state: State) -> Decision:
+        """Plan to rebuild all hours that the sources or the target have, as if the target had no watermark."""
+        known = self._planning_input(state, reset=True)
+        every = dict.fromkeys(sorted(self._present(state)), "all hours are rebuilt")
+        decision = plan(replace(known, committed=Committed().with_changed(every)))
+        if isinstance(decision, SessionPlan):
+            decision = replace(decision, kind="rebuild", starts_anew=True)
+        return decision
+
+    def buildable_range(self, state: State) -> tuple[int, int | None]:
+        """Return the first and the last hour, inclusive, that a session may build; None for no last one."""
+        start = self.pipeline.start_hour
+        if isinstance(self.target.mode, Stateless):
+            return start, None
+        last = last_buildable_hour(self._planning_input(state))
+        return start, state.committed.last_built if last is None else last
+
+    def source_table(self, source: Source) -> Table:
+        """Load a source.
+
+        Raises:
+            SourceError: It does not exist or lacks a declared column.
+        """
+        return load_source(self.catalog, self.pipeline, source, reader=self.target)
+
+    def _planning_input(
+        self, state: State, heads: Mapping[str, Head] | None = None, *, reset: bool = False
+    ) -> PlanningInput:
+        """Collect the input of a plan.
+
+        Args:
+            heads: Source → the head to read it up to; the current one for other sources.
+            reset: Read the sources from the beginning.
+        """
+        if state.table is not None:
+            iceberg.check_write_audit_publish(state.table, self.target.table)
+            check_target(state.table, self.target)
+            check_grain(state.table, self.target.time_column, self.target.grain)
+        elif state.highest:
+            raise TableMissing(self.target.table)
+        found = []
+        every: dict[int, str] = {}
+        budget = ReadBudget(settings().exact_hours_bytes if self.exact_hours_bytes is None else self.exact_hours_bytes)
+        for source in self.target.sources:
+            since = None if reset else state.watermarks.get(source.table)
+            up_to = heads.get(source.table) if heads else None
+            try:
+                found.append(self._changes(source, since, up_to, budget))
+            except (SourceReplaced, HistoryCut) as error:
+                if since is None:
+                    raise
+                # Nothing says what is new: all of it counts as new, and every hour is overwritten.
+                found.append(self._changes(source, None, None, budget))
+                every |= dict.fromkeys(self._present(state), f"all of it is read again: {error.problem}")
+        found = [self._with_possible_hours(each, state) for each in found]
+        committed = in_whole_partitions(state.committed, self.target.grain)
+        if not reset:
+            committed = committed.with_changed(
+                every | self._to_heal(outside_changes(state, self.target, self.pipeline.start_hour))
+            )
+        return PlanningInput(
+            process=self.target.table,
+            mode=self.target.mode,
+            changes=tuple(found),
+            committed=committed,
+            code_version=self.target.code_version,
+            revision=state.highest,
+            grain=self.target.grain,
+            start=self.pipeline.start_hour,
+            late=self.target.late,
+            now=self.clock() if self.clock and self.target.late else None,
+            history=self._history(found[0].since) if committed.deferred else (),
+        )
+
+    def _to_heal(self, found: OutsideChanges) -> dict[int, str]:
+        """Return the hours that others have changed and sessions build, now or later."""
+        return {hour: why for hour, why in found.hours.items() if hour >= self.pipeline.start_hour}
+
+    def _present(self, state: State) -> frozenset[int]:
+        """Return the hours for which the target has data files."""
+        if state.table is None:
+            return frozenset()
+        return self.target.grain.whole(hours_present(state.table, self.target.time_column))
+
+    def _with_possible_hours(self, found: SourceChanges, state: State) -> SourceChanges:
+        """Return the changes of a source without hours that no changed row can be in.
+
+        Metadata of a removed file may lack the hours of its rows. They may then be any since the start of the pipeline,
+        which takes more sessions than anybody waits for. A row of a stateless target is in the hour of its source row,
+        so only hours change that the target or a new file has, or that wait.
+        """
+        source = self.target.sources[0]
+        is_copy = isinstance(self.target.mode, Stateless) and len(self.target.sources) == 1 and not source.has_versions
+        rewrites = [snapshot for snapshot in found.effective if snapshot.effect == "rewrite"]
+        touched = sum(last - first + 1 for snapshot in rewrites for first, last in snapshot.hours)
+        if not is_copy or touched <= MAX_HOURS or state.table is None:
+            return found
+        possible = {*self._present(state), *state.committed.pending, *state.committed.held_hours}
+        for file in found.added:
+            for first, last in file.row_hours or ((file.hours,) if file.hours else ()):
+                possible.update(range(first, last + 1))
+        hours = sorted(self.target.grain.whole(possible))
+        snapshots = []
+        for snapshot in found.snapshots:
+            kept: list[int] = []
+            for first, last in snapshot.hours:
+                kept += hours[bisect_left(hours, first) : bisect_right(hours, last)]
+            snapshots.append(replace(snapshot, hours=tuple(ranges(kept))))
+        return replace(found, snapshots=tuple(snapshots))
+
+    def _history(self, mark: Watermark | None) -> tuple[int, ...]:
+        """Return the snapshots of the driving source up to its watermark, oldest first, without a gap."""
+        if mark is None or mark.snapshot_id is None:
+            return ()
+        table = self.source_table(self.target.sources[0])
+        newest_first = [snapshot.snapshot_id for snapshot in publish.ancestors(table, mark.snapshot_id)]
+        return tuple(reversed(newest_first))
+
+    def _changes(
+        self, source: Source, since: Watermark | None, up_to: Head | None, budget: ReadBudget
+    ) -> SourceChanges:
+        table = self.source_table(source)
+        present = Head(publish.main_id(table), source_complete_through(table, source.table, self.pipeline))
+        found = changes(table, source, since, start=self.pipeline.start_hour, up_to=up_to or present, budget=budget)
+        check_new_files(table, source.table, {file.path for file in found.added}, found.head.snapshot_id)
+        return found
+
+    def _usable_heads(self, state: State, up_to: Heads) -> dict[str, Head]:
+        """Return the heads to plan up to, for heads that were read earlier: see `usable_head`."""
+        heads: dict[str, Head] = {}
+        for source, (snapshot_id, complete_through) in up_to.items():
+            table = iceberg.load(self.catalog, source)
+            head = usable_head(table, Head(snapshot_id, complete_through), state.watermarks.get(source))
+            if head is not None:
+                heads[source] = head
+        return heads
+
+    def _cheapest(self, known: PlanningInput, state: State) -> Decision:
+        """Return the next session: a whole chunk for the changed entities alone, else a chunk that begins small.
+
+        Only the first session after a change can tell its entities apart, so it goes as far as it may.
+        """
+        whole_chunk = plan(replace(known, whole_chunks=True))
+        narrowed = self._narrow_to_changed_entities(known, state, whole_chunk)
+        if isinstance(narrowed, SessionPlan) and narrowed.changed_through is not None:
+            return narrowed
+        small_chunk = plan(known)
+        if small_chunk == whole_chunk:
+            return narrowed
+        return self._narrow_to_changed_entities(known, state, small_chunk)
+
+    def _narrow_to_changed_entities(self, known: PlanningInput, state: State, decision: Decision) -> Decision:
+        """Return the plan; of a session that rebuilds hours, with whose rows it recomputes."""
+        if not isinstance(decision, SessionPlan) or state.table is None:
+            return decision
+        hours = planning.rebuilt(known, decision)
+        if not hours:
+            return decision
+        rows = rows_between(state.table, self.target.time_column, hours[0], hours[-1])
+        intact = publish.only_compacted_since(state.table, state.snapshot_id)
+        return planning.narrowed(known, decision, rows=rows, intact=intact)
+
+
+def present_heads(
+    catalog: Catalog, pipeline: Pipeline, names: Iterable[str]
+) -> dict[str, tuple[int | None, int | None]]:
+    """Return the heads of tables now: table → (snapshot id, complete-through).
+
+    A catch-up reads them once, and its sessions plan up to them: else a busy writer would keep it from its end. A table
+    that is damaged or declared wrongly is left out: the session that reads it reports why.
+    """
+    heads: dict[str, tuple[int | None, int | None]] = {}
+    for name in names:
+        try:
+            table = iceberg.find(catalog, name)
+            if table is not None:
+                heads[name] = (publish.main_id(table), source_complete_through(table, name, pipeline))
+        except (InvalidHourKey, TableDamaged, TimeColumnUnusable):
+            continue
+    return heads
+
+
+def usable_head(table: Table, head: Head, mark: Watermark | None) -> Head | None:
+    """Return the head to plan up to, for one that was read earlier.
+
+    Args:
+        table: The source, as it is now.
+        head: The head that was read earlier.
+        mark: The watermark of the target that reads the source.
+
+    Returns:
+        The watermark itself, if another process has moved it beyond the head: planning up to the head would take the
+        target back. None for the present head, if the earlier one is no ancestor of it or has expired.
+    """
+    main = [snapshot.snapshot_id for snapshot in publish.ancestors(table)]
+    newer = main  # than the head; main is listed from the newest on
+    if head.snapshot_id is not None:
+        if head.snapshot_id not in main:
+            return None
+        newer = main[: main.index(head.snapshot_id)]
+    if mark is not None and mark.snapshot_id in newer:
+        return Head(mark.snapshot_id, mark.complete_through)
+    return head
+
+
+def wait_if_beyond_data(decision: Decision, grain: Grain) -> Decision:
+    """Return the decision; a wait if it builds more than a day of hours that are later than all rows of the sources.
+
+    Hours of the newest row's own partition do not count.
+
+    A source that is declared complete far beyond its rows, as by a heartbeat of the future, would otherwise make a
+    target carry its state through years. An idle source builds hour by hour, which is always allowed.
+    """
+    if not isinstance(decision, SessionPlan):
+        return decision
+    newest = _newest_row(decision)
+    beyond = _hours_beyond(decision.hour_numbers, newest, grain)
+    if newest is None or len(beyond) <= MAX_HOURS_BEYOND or len(grain.firsts(beyond)) == 1:
+        return decision
+    complete = min(source.complete_through or 0 for source in decision.sources)
+    left = [hour for hour in decision.pending if hour <= complete]  # for later sessions: one builds so many at most
+    beyond = sorted({*beyond, *_hours_beyond(left, newest, grain)})
+    return NoSession(
+        "beyond",
+        f"{len(beyond):,} hours up to {hour_key(beyond[-1])} would be built beyond the newest row, which is of hour "
+        f"{hour_key(newest)}, because sources are declared complete: {_completeness(decision)}. "
+        f"`lake complete TABLE HOUR --force` corrects a wrong one; `lake catch-up {decision.process} --force` builds"
+        " the hours",
+        deferred=decision.deferred,
+    )
+
+
+def _newest_row(decision: SessionPlan) -> int | None:
+    """Return the hour of the newest row of all sources; None if they have no row, or it is not known."""
+    hours = [source.last_hour for source in decision.sources if source.last_hour is not None]
+    return max(hours, default=None)
+
+
+def _hours_beyond(hours: Iterable[int], newest: int | None, grain: Grain) -> list[int]:
+    if newest is None:
+        return []
+    filled = grain.last(newest)
+    return [hour for hour in hours if hour > filled]
+
+
+def _completeness(decision: SessionPlan) -> str:
+    through = []
+    for source in decision.sources:
+        if source.complete_through is not None:
+            through.append(f"{source.source} through {hour_key(source.complete_through)}")
+    return ", ".join(through)
+
+
+def with_other_code(decision: Decision, state: State, target: Target) -> Decision:
+    """Return a decision that also says which hours other code has built, and stay so after it."""
+    others = state.committed.built_by_others(target.code_version)
+    planned = decision.hour_numbers if isinstance(decision, SessionPlan) and decision.load == "overwrite" else ()
+    rebuilt = [range(first, last + 1) for first, last in ranges(planned)]
+    left = [span for each in others for span in cut(each, rebuilt)]
+    if not left:
+        return decision
+    note = built_by_other_code(left, target)
+    if isinstance(decision, NoSession):
+        return replace(decision, reason=f"{decision.reason}; {note}")
+    return replace(decision, notes=(*decision.notes, note))
+
+
+def built_by_other_code(spans: Sequence[tuple[int, int]], target: Target) -> str:
+    """Return, for people, which hours other code has built, and how to build them again."""
+    hours = sum(last - first + 1 for first, last in spans)
+    first, last = spans[0][0], spans[-1][1]
+    text = ", ".join(f"{hour_key(start)}..{hour_key(end)}" for start, end in spans[:MOST_SPANS])
+    more = f", and {len(spans) - MOST_SPANS} ranges more" if len(spans) > MOST_SPANS else ""
+    return (
+        f"built by other code: {text}{more} ({hours:,} hours); "
+        f"`lake rebuild {target.name} {hour_key(first)} {hour_key(last)}` builds them again"
+    )
+
+
+def wait_if_blocked(state: State, decision: Decision, target: Target) -> Decision:
+    """Return the decision; a wait if an audit has stopped just this plan of this code before."""
+    blocked = state.blocked
+    if blocked is None or not isinstance(decision, SessionPlan):
+        return decision
+    if (blocked["session_id"], blocked["code_version"]) != (decision.session_id, decision.code_version):
+        return decision
+    failed = "; ".join(f"{name}: {counts}" for name, counts in blocked["failed"].items())
+    return NoSession(
+        "blocked",
+        f"{decision.session_id} was stopped by an audit ({failed}). It runs again when a source or the code changes,"
+        f" or with `lake catch-up {decision.process} --again`",
+        look_again_at=due_at(decision.deferred, target.late),
+        deferred=decision.deferred,
+    )

@@ -1,0 +1,343 @@
+"""Parquet files that Spark's Iceberg reader reads wrongly, or not at all, though other programs read them rightly.
+
+Iceberg and Spark write none of them. They come into a table when a program adds files that it has written before
+(`add_files`). Only their footers tell. Seen with Iceberg 1.12 on Spark 4.1:
+
+- times in milliseconds or nanoseconds: dictionary pages are read as microseconds, and a filter loses all rows;
+- a decimal with another scale than its column: 1.00 of scale 2 is read as 0.01 in a column of scale 4;
+- whole numbers without a sign, and times without an annotation: Spark fails.
+
+INT96 times, and 32 and 64 bit decimals, are read rightly.
+
+How many rows of a source a session reads at least, by the metadata of data files whose rows all lie in its hours.
+
+Spark does not read every file as it was written. What it has read is compared with this, before anything is staged.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from bisect import bisect_left, bisect_right
+from collections.abc import Collection, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import partial
+from itertools import islice
+from typing import Any
+
+from pyiceberg.conversions import from_bytes
+from pyiceberg.manifest import DataFile, DataFileContent, ManifestContent, ManifestEntryStatus
+from pyiceberg.table import Table
+from pyiceberg.table.name_mapping import NameMapping
+from pyiceberg.table.snapshots import Operation, Snapshot
+from pyiceberg.types import DecimalType, IcebergType, NestedField, PrimitiveType, TimestampType, TimestamptzType
+
+from lake_assets.base.hours import HOUR_MICROSECONDS
+from lake_assets.base.recent import Recent
+from lake_assets.errors import FilesMisread, RowsUnread
+from lake_assets.incremental.engine.iceberg import changed_entries, entries, named_data_file, own_manifests
+
+NAME_MAPPING = "schema.name-mapping.default"
+"""Table property that files without field ids need. Each program that adds files sets it."""
+
+DATA_PATH = "write.data.path"
+
+READ_AT_ONCE = 16
+CHECKED_FILES = 100_000
+"""Number of files whose footers are remembered."""
+
+_SCHEME = re.compile(r"^[a-z0-9]+:/+")
+
+FIELD_ID = b"PARQUET:field_id"
+
+_checked: Recent[tuple[str, int], str] = Recent(CHECKED_FILES)
+
+
+def check_files(table: Table, name: str, paths: Iterable[str]) -> None:
+    """Check that Spark reads data files of a table rightly. Opens the footers of those that others may have written.
+
+    Args:
+        table: The table.
+        name: Its name.
+        paths: Locations of the files.
+
+    Raises:
+        FilesMisread: It does not.
+    """
+    suspects = [path for path in paths if _may_be_foreign(table, path)]
+    if not suspects:
+        return
+    with ThreadPoolExecutor(READ_AT_ONCE) as threads:
+        found = list(threads.map(partial(_flaw, table), suspects))
+    misread = {path: flaw for path, flaw in zip(suspects, found, strict=True) if flaw}
+    if misread:
+        path = min(misread)
+        raise FilesMisread(name, path, misread[path], files=len(misread))
+
+
+def check_head(table: Table, name: str) -> None:
+    """Check that Spark reads the live data files of a table rightly. Raises `FilesMisread` if it does not."""
+    check_files(table, name, live_paths(table, table.metadata.current_snapshot_id))
+
+
+def check_new_files(table: Table, name: str, paths: Collection[str], snapshot_id: int | None) -> None:
+    """Check files that were added up to a snapshot. Those that are removed again do not count.
+
+    Raises:
+        FilesMisread: Spark does not read one of them rightly, and it is a file of the snapshot.
+    """
+    try:
+        check_files(table, name, paths)
+    except FilesMisread:
+        check_files(table, name, set(live_paths(table, snapshot_id)).intersection(paths))
+
+
+def live_paths(table: Table, snapshot_id: int | None) -> Iterator[str]:
+    """Yield the locations of the live data files of a snapshot."""
+    snapshot = None if snapshot_id is None else table.snapshot_by_id(snapshot_id)
+    for manifest in snapshot.manifests(table.io) if snapshot else []:
+        for entry in entries(manifest, table.io, discard_deleted=True):
+            if entry.data_file.content.value == 0:
+                yield entry.data_file.file_path
+
+
+def has_foreign_files(table: Table) -> bool:
+    """Whether another program may have added files to a table that it had written before."""
+    return NAME_MAPPING in table.properties
+
+
+def _may_be_foreign(table: Table, path: str) -> bool:
+    if not path.endswith((".parquet", ".parq")) and "." in path.rpartition("/")[2]:
+        return False
+    folder = table.properties.get(DATA_PATH, table.location())
+    return has_foreign_files(table) or not _place(path).startswith(_place(folder).rstrip("/") + "/")
+
+
+def _place(location: str) -> str:
+    """Return a location without its scheme: `s3` and `s3a`, or `file:/` and `file:///`, name the same place."""
+    return _SCHEME.sub("/", location)
+
+
+def _flaw(table: Table, path: str) -> str:
+    """Return what Spark reads wrongly in a file; empty for nothing, and for a file that is gone or is no Parquet."""
+    key = path, table.schema().schema_id
+    known = _checked.find(key)
+    if known is None:
+        try:
+            known = next(_flaws(table, path), "")
+        except (OSError, ValueError):  # reading its rows reports a missing or damaged file
+            return ""
+        _checked.keep(key, known)
+    return known
+
+
+def _flaws(table: Table, path: str) -> Iterator[str]:
+    from pyarrow import parquet as pq
+
+    with table.io.new_input(path).open() as opened:
+        file = pq.ParquetFile(opened)
+        metadata, schema = file.metadata, file.schema_arrow
+    types = _types_by_name(table, schema)
+    for number in range(metadata.num_columns):
+        leaf = metadata.schema.column(number)
+        top_level = leaf.path.partition(".")[0]
+        if top_level not in types:
+            continue
+        stored = json.loads(leaf.logical_type.to_json()) if leaf.logical_type.type != "NONE" else {}
+        what = _what_is_misread(stored, leaf.physical_type, types[top_level])
+        if what:
+            yield f"the column {leaf.path} is stored as {what}"
+
+
+def _what_is_misread(stored: dict[str, Any], physical: str, column: IcebergType) -> str | None:
+    """Return how a Parquet column is stored, if Spark misreads it.
+
+    Args:
+        stored: Its logical type; empty if it has none.
+        physical: Its physical type.
+        column: The type of the table's column that contains it.
+    """
+    kind = stored.get("Type")
+    if kind == "Timestamp" and stored["timeUnit"] != ("nanoseconds" if _is_nanoseconds(column) else "microseconds"):
+        return f"times in {stored['timeUnit']}"
+    if kind == "Int" and not stored["isSigned"]:
+        return "whole numbers without a sign"
+    if kind == "Decimal" and isinstance(column, DecimalType) and stored["scale"] != column.scale:
+        return f"decimals of scale {stored['scale']}, and is {column} in the table"
+    if kind is None and physical == "INT64" and isinstance(column, (TimestampType, TimestamptzType)):
+        return "whole numbers, and is a timestamp in the table"
+    return None
+
+
+def _is_nanoseconds(column: IcebergType) -> bool:
+    return str(column).endswith("_ns")
+
+
+def _types_by_name(table: Table, schema: Any) -> dict[str, IcebergType]:
+    """Return column of a file → type of the table's column that is read from it. schema: the file's, of Arrow."""
+    mapping: NameMapping | None = table.name_mapping()
+    ids: dict[str, int] = {}
+    for field in mapping.root if mapping else []:
+        if field.field_id is not None:
+            ids.update(dict.fromkeys(field.names, field.field_id))
+    by_id = {column.field_id: column.field_type for column in table.schema().fields}
+    types = {}
+    for field in schema:
+        stored_id = (field.metadata or {}).get(FIELD_ID)
+        field_id = ids.get(field.name) if stored_id is None else int(stored_id)
+        if field_id in by_id:
+            types[field.name] = by_id[field_id]
+    return types
+
+
+MOST_FILES = 5_000
+"""Most data files that are looked at; the bound of some of them is a bound, too."""
+
+
+@dataclass(frozen=True)
+class LeastRows:
+    """A lower bound of what is read.
+
+    Attributes:
+        table: The source.
+        rows: Rows, with a time or without.
+        timed: Rows whose time lies between `first` and `last`.
+        first: The earliest time of these rows, microseconds since 1970.
+        last: The latest time, inclusive.
+        path: One of the files.
+    """
+
+    table: str
+    rows: int = 0
+    timed: int = 0
+    first: int = 0
+    last: int = -1
+    path: str = ""
+
+    def check(self, *, read: int, timed: int) -> None:
+        """Check what was read: all rows, and those with a time between `first` and `last`.
+
+        Raises:
+            RowsUnread: There are fewer.
+        """
+        if timed < self.timed:
+            raise RowsUnread(self.table, read=timed, least=self.timed, path=self.path)
+        if read < self.rows:
+            raise RowsUnread(self.table, read=read, least=self.rows, path=self.path)
+
+
+def in_hours(table: Table, name: str, snapshot_id: int | None, column: str, hours: Collection[int]) -> LeastRows:
+    """Return the least rows of a snapshot whose time lies in some hours."""
+    snapshot = None if snapshot_id is None else table.snapshot_by_id(snapshot_id)
+    if snapshot is None or not hours:
+        return LeastRows(name)
+    ordered = sorted(set(hours))
+    field = table.schema().find_field(column)
+    found = []
+    for file in _live_files(table, snapshot):
+        times = _times(file, field)
+        if times is not None and _are_all_in(times, ordered):
+            found.append((file, times))
+    least = _sum(name, field, found)
+    return LeastRows(name, least.timed, least.timed, least.first, least.last, least.path)
+
+
+def appended(
+    table: Table, name: str, after: int | None, up_to: int | None, column: str, *, left_out: Collection[int] = ()
+) -> LeastRows:
+    """Return the least rows that the snapshots of a range appended.
+
+    Args:
+        table: The source.
+        name: Its name.
+        after: The last snapshot before the range; None if every row of the last snapshot is read.
+        up_to: The last snapshot of the range; None if the table has none.
+        column: The time column.
+        left_out: Hours whose rows are not read.
+    """
+    snapshot = None if up_to is None else table.snapshot_by_id(up_to)
+    if snapshot is None:
+        return LeastRows(name)
+    field = table.schema().find_field(column)
+    files = _live_files(table, snapshot) if after is None else _appended_files(table, snapshot, after)
+    ordered = sorted(set(left_out))
+    found = []
+    for file in islice(files, MOST_FILES):
+        times = _times(file, field)
+        if not ordered or (times is not None and _are_none_in(times, ordered)):
+            found.append((file, times))
+    return _sum(name, field, found)
+
+
+def _sum(name: str, field: NestedField, files: Iterable[tuple[DataFile, tuple[int, int] | None]]) -> LeastRows:
+    rows = timed = 0
+    path = ""
+    bounds: list[tuple[int, int]] = []
+    for file, times in files:
+        rows += file.record_count
+        path = path or file.file_path
+        nulls = 0 if field.required else (file.null_value_counts or {}).get(field.field_id)
+        if times is not None and nulls is not None:
+            timed += file.record_count - nulls
+            bounds.append(times)
+    if not bounds:
+        return LeastRows(name, rows, path=path)
+    return LeastRows(name, rows, timed, min(first for first, _ in bounds), max(last for _, last in bounds), path)
+
+
+def _live_files(table: Table, snapshot: Snapshot) -> Iterator[DataFile]:
+    """Yield live data files of a snapshot, at most `MOST_FILES`, without those that delete files may name rows of."""
+    manifests = snapshot.manifests(table.io)
+    deletes = []
+    for manifest in manifests:
+        if manifest.content is ManifestContent.DELETES:
+            deletes += [entry.data_file for entry in entries(manifest, table.io, discard_deleted=True)]
+    named = {named_data_file(delete) for delete in deletes}
+    unnamed = [delete for delete in deletes if named_data_file(delete) is None]
+    everywhere = any(not delete.partition for delete in unnamed)
+    partitions = {(delete.spec_id, delete.partition) for delete in unnamed}
+    left = MOST_FILES
+    for manifest in manifests:
+        if manifest.content is ManifestContent.DELETES or everywhere or not left:
+            continue
+        for entry in islice(entries(manifest, table.io, discard_deleted=True), left):
+            left -= 1
+            file = entry.data_file
+            if file.file_path not in named and (file.spec_id, file.partition) not in partitions:
+                yield file
+
+
+def _appended_files(table: Table, head: Snapshot, after: int) -> Iterator[DataFile]:
+    """Yield the data files that the snapshots after one, up to the head, appended."""
+    current: Snapshot | None = head
+    while current is not None and current.snapshot_id != after:
+        if current.summary is not None and current.summary.operation is Operation.APPEND:
+            for entry in changed_entries(own_manifests(current, table.io), table.io, current.snapshot_id):
+                if entry.status is ManifestEntryStatus.ADDED and entry.data_file.content is DataFileContent.DATA:
+                    yield entry.data_file
+        parent = current.parent_snapshot_id
+        current = None if parent is None else table.snapshot_by_id(parent)
+
+
+def _times(file: DataFile, field: NestedField) -> tuple[int, int] | None:
+    lower = (file.lower_bounds or {}).get(field.field_id)
+    upper = (file.upper_bounds or {}).get(field.field_id)
+    if lower is None or upper is None or not isinstance(field.field_type, PrimitiveType):
+        return None
+    return int(from_bytes(field.field_type, lower)), int(from_bytes(field.field_type, upper))
+
+
+def _are_all_in(times: tuple[int, int], hours: list[int]) -> bool:
+    """Whether each hour between two times is one of some hours, which are ascending."""
+    first, last = (each // HOUR_MICROSECONDS for each in times)
+    return _number_in(first, last, hours) == last - first + 1
+
+
+def _are_none_in(times: tuple[int, int], hours: list[int]) -> bool:
+    first, last = (each // HOUR_MICROSECONDS for each in times)
+    return _number_in(first, last, hours) == 0
+
+
+def _number_in(first: int, last: int, hours: list[int]) -> int:
+    return bisect_right(hours, last) - bisect_left(hours, first)
