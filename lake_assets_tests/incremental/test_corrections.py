@@ -96,7 +96,7 @@ def test_each_kind_of_change_rebuilds_the_hours_that_it_concerns(payments: Payme
     assert built(version("c", 5, 40, amount=6))[2] == [5], "inserted again"
     assert built(version("e", 1, 5)) == ("overwrite", [1], []), "its deletion came in an earlier session"
     fact = payments.lake.target("payment_fact")
-    assert verify.compare(payments.lake.engine, fact, payments.lake.spark).equal
+    assert verify.compare(payments.lake.engine, fact).equal
 
 
 @pytest.mark.journey
