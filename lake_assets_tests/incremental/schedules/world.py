@@ -93,12 +93,13 @@ class Step(NamedTuple):
 
 
 WEIGHTS = {
-    "start": 14.0,
-    "step": 24,
-    "finish": 12,
-    "die": 4,
+    "start": 10.0,
+    "race": 8,
+    "step": 16,
+    "finish": 8,
+    "die": 3,
     "lose": 4,
-    "land": 14,
+    "land": 10,
     "advance": 8,
     "fix": 3,
     "compact": 4,
@@ -114,15 +115,17 @@ WEIGHTS = {
 }
 """Operation → how often it comes."""
 
-ALWAYS = ("start", "step", "finish", "land", "advance")
+ALWAYS = ("start", "race", "step", "finish", "land", "advance")
+FIRST = ("land", "land", "advance", "advance", "advance", "advance")
 
 
 def schedule(seed: int, length: int) -> list[Step]:
     """A random schedule. Each has its own stress: an operation is rare, usual or frequent in it."""
     random = Random(seed)
     weights = [w * (1 if name in ALWAYS else random.choice((0, 1, 1, 1, 3))) for name, w in WEIGHTS.items()]
-    names = random.choices(list(WEIGHTS), weights, k=length)
-    return [Step(name, random.randrange(1000), random.randrange(10**6)) for name in names]
+    names = [*FIRST, *random.choices(list(WEIGHTS), weights, k=length)]
+    picks = [*range(len(FIRST)), *(random.randrange(1000) for _ in range(length))]
+    return [Step(name, pick, random.randrange(10**6)) for name, pick in zip(names, picks, strict=True)]
 
 
 class World:
@@ -254,6 +257,28 @@ class World:
         self.begin(f"{name} {target.table}", works[name][1])
         if random.random() < 0.5:
             self.advance_runner(len(self.runners) - 1, (POINT,))
+
+    def race(self, pick: int, random: Random) -> None:
+        """While a session of a target stands still, something else happens to the target."""
+        if len(self.runners) > RUNNERS - 2:
+            self.finish(0, random)
+        self.land(pick, random)
+        self.advance(pick, random)
+        target = self.pipeline.target(TARGETS[pick % 3])
+        self.begin(f"run {target.table}", lambda engine: engine.run(target))
+        first = self.runners[-1]
+        for _ in range(random.randint(1, 4)):
+            if first in self.runners:
+                self.advance_runner(self.runners.index(first), random.choice(((POINT,), (POINT, COMMIT))))
+        others = ("start", "start", "start", "external", "compact", "stranger", "fix", "land")
+        other = random.choice(others)
+        place = pick % 3 + (len(RAW) if other == "compact" else 0)
+        before = [runner for runner, _, _ in self.runners]
+        getattr(self, other)(place, random)
+        for runner in [each for each in self.runners if each[0] not in before]:
+            self.advance_runner(self.runners.index(runner))
+        if first in self.runners and random.random() < 0.7:
+            self.advance_runner(self.runners.index(first))
 
     def maintain(self, engine: Engine, name: str) -> object:
         assert engine.spark is not None
@@ -551,13 +576,17 @@ class World:
 
     def settle(self) -> None:
         """Whatever has happened: nobody is wedged, and in the end each target is what it must be."""
-        for runner, _, _ in self.runners:
-            runner.die()
-        self.runners.clear()
+        asleep, self.runners = self.runners, []
         self.fix_refused_rows()
         hour = max(LAST, *(self.through(name) + 1 for name in RAW))
         for name in RAW:
             self.complete(name, hour)
+        self.run_until_quiet()
+        self.runners = asleep
+        while self.runners:  # woken long after
+            self.advance_runner(0)
+            if self.violation is not None:
+                raise self.violation
         self.run_until_quiet()
         for account in sorted(self.erasing):
             try:
