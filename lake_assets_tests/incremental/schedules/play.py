@@ -17,7 +17,7 @@ from lake_assets_tests.incremental.schedules.world import Step, Violation, World
 if TYPE_CHECKING:
     from collections import Counter
 
-LENGTH = 45
+LENGTH = 30
 
 
 def play(operations: Sequence[Step], seed: int, spark: str) -> tuple[Violation | None, Counter[str]]:

@@ -7,7 +7,7 @@ import pytest
 from lake_assets_tests.incremental.schedules.play import LENGTH, play
 from lake_assets_tests.incremental.schedules.world import schedule
 
-PARTS, EACH = 6, 5
+PARTS, EACH = 6, 3
 """Each part plays so many schedules."""
 
 
