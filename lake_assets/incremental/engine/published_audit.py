@@ -76,132 +76,122 @@ def newest_complete_hours(target: Target, committed: Committed, start: int) -> t
     return ()
 
 
-class PublishedAuditor:
-    """Audits the published rows of one target.
+def audit_published(
+    catalog: Catalog,
+    target: Target,
+    state: State,
+    hours: Collection[int],
+    names: Collection[str] | None,
+    *,
+    start: int,
+    open_spark: Callable[[], SparkSession],
+) -> PublishedAudit:
+    """Evaluate audits on published hours of a target.
 
     Args:
+        state: The state of the target.
+        hours: The hours; those of whole partitions are evaluated. Empty for the newest complete partition.
+        names: Names of the audits; None for all, those of the quarantine included.
         start: First hour of the pipeline.
         open_spark: Gives the Spark session; called when rows are read.
+
+    Raises:
+        UsageError: Nothing is published, no hour is complete, or a snapshot that the target was built from is gone.
     """
+    from lake_assets.connections.row_checkpoint import release_checkpoints
+    from lake_assets.incremental.engine.stage import Stager
 
-    def __init__(
-        self,
-        catalog: Catalog,
-        target: Target,
-        state: State,
-        *,
-        start: int,
-        open_spark: Callable[[], SparkSession],
-    ) -> None:
-        self.catalog = catalog
-        self.target = target
-        self.state = state
-        self.start = start
-        self.open_spark = open_spark
-
-    def audit(self, hours: Collection[int], names: Collection[str] | None) -> PublishedAudit:
-        """Evaluate audits on published hours.
-
-        Args:
-            hours: The hours; those of whole partitions are evaluated. Empty for the newest complete partition.
-            names: Names of the audits; None for all, those of the quarantine included.
-
-        Raises:
-            UsageError: Nothing is published, no hour is complete, or a snapshot that the target was built from is gone.
-        """
-        from lake_assets.connections.row_checkpoint import release_checkpoints
-        from lake_assets.incremental.engine.stage import Stager
-
-        target, committed = self.target, self.state.committed
-        evaluated = tuple(sorted(target.grain.whole(hours)))
-        evaluated = evaluated or newest_complete_hours(target, committed, self.start)
-        table = iceberg.load(self.catalog, target.table)
-        check_target(table, target)
-        main = publish.main_id(table)
-        if main is None or not evaluated:
-            raise UsageError(
-                f"{target.table} has no complete hour to audit.",
-                remedy=f"Build it with `lake catch-up {target.name}`, or name hours.",
-            )
-        plan = self._plan(evaluated)
-        # About how many rows the sources and the hours have; infinite if the metadata do not tell.
-        max_rows: float = rows_between(table, target.time_column, evaluated[0], evaluated[-1])
-        for source in plan.sources:
-            if source.to_snapshot_id is not None:
-                max_rows += source.totals.rows if source.totals else inf
-        spark = self.open_spark()
-        stager = Stager(
+    committed = state.committed
+    evaluated = tuple(sorted(target.grain.whole(hours)))
+    evaluated = evaluated or newest_complete_hours(target, committed, start)
+    table = iceberg.load(catalog, target.table)
+    check_target(table, target)
+    main = publish.main_id(table)
+    if main is None or not evaluated:
+        raise UsageError(
+            f"{target.table} has no complete hour to audit.",
+            remedy=f"Build it with `lake catch-up {target.name}`, or name hours.",
+        )
+    plan = _plan(catalog, target, state, evaluated)
+    # About how many rows the sources and the hours have; infinite if the metadata do not tell.
+    max_rows: float = rows_between(table, target.time_column, evaluated[0], evaluated[-1])
+    for source in plan.sources:
+        if source.to_snapshot_id is not None:
+            max_rows += source.totals.rows if source.totals else inf
+    spark = open_spark()
+    stager = Stager(
+        spark,
+        target,
+        catalog=catalog,
+        start=start,
+        main=main,
+        complete_through=None,
+        max_rows=max_rows,
+    )
+    try:
+        prepared = stager.prepare_published(plan)
+        by_hour = rows_in_hours(table, main, target.time_column, evaluated)
+        scope = audit_scope(
+            catalog,
             spark,
             target,
-            catalog=self.catalog,
-            start=self.start,
-            main=main,
-            complete_through=None,
-            max_rows=max_rows,
-        )
-        try:
-            prepared = stager.prepare_published(plan)
-            by_hour = rows_in_hours(table, main, target.time_column, evaluated)
-            scope = audit_scope(
-                self.catalog,
-                spark,
-                target,
-                prepared,
-                snapshot_id=None,
-                parent=main,
-                hours=evaluated,
-                rows=prepared.rows.count() if by_hour is None else sum(by_hour.values()),
-                start=self.start,
-            )
-            counts = prepared.row_counts
-            results = (
-                *evaluate([audit for audit in target.audits if names is None or audit.name in names], scope),
-                *quarantine_results(target, all_rows=counts.quarantined, new_rows=prepared.count_quarantined()),
-                *ties_result(target, counts.tied),
-            )
-        finally:
-            release_checkpoints(spark)
-        return PublishedAudit(
-            table=target.table,
+            prepared,
+            snapshot_id=None,
+            parent=main,
             hours=evaluated,
-            snapshot_id=main,
-            audits=tuple(result for result in results if names is None or result.name in names),
-            unsettled=tuple(sorted(_unsettled_hours(committed).intersection(evaluated))),
-            held=committed.held,
+            rows=prepared.rows.count() if by_hour is None else sum(by_hour.values()),
+            start=start,
         )
+        counts = prepared.row_counts
+        results = (
+            *evaluate([audit for audit in target.audits if names is None or audit.name in names], scope),
+            *quarantine_results(target, all_rows=counts.quarantined, new_rows=prepared.count_quarantined()),
+            *ties_result(target, counts.tied),
+        )
+    finally:
+        release_checkpoints(spark)
+    return PublishedAudit(
+        table=target.table,
+        hours=evaluated,
+        snapshot_id=main,
+        audits=tuple(result for result in results if names is None or result.name in names),
+        unsettled=tuple(sorted(_unsettled_hours(committed).intersection(evaluated))),
+        held=committed.held,
+    )
 
-    def _plan(self, hours: tuple[int, ...]) -> SessionPlan:
-        """Return the hours, and the sources as of the watermark, as a plan that is not recorded and not run."""
-        sources = []
-        for name in self.target.source_tables:
-            mark = self.state.watermarks.get(name)
-            retained = {each.snapshot_id for each in iceberg.load(self.catalog, name).metadata.snapshots}
-            if mark is None or (mark.snapshot_id is not None and mark.snapshot_id not in retained):
-                raise UsageError(
-                    f"{name} does not have the snapshot that {self.target.table} was built from.",
-                    remedy=f"Run `lake catch-up {self.target.name}`, then audit again.",
-                )
-            read = SourceRange(
-                source=name,
-                table_uuid=mark.table_uuid,
-                from_snapshot_id=mark.snapshot_id,
-                to_snapshot_id=mark.snapshot_id,
-                to_sequence_number=mark.sequence_number,
-                to_timestamp_ms=mark.timestamp_ms,
-                complete_through=mark.complete_through,
-                totals=mark.totals,
-                last_hour=mark.last_hour,
+
+def _plan(catalog: Catalog, target: Target, state: State, hours: tuple[int, ...]) -> SessionPlan:
+    """Return the hours, and the sources as of the watermark, as a plan that is not recorded and not run."""
+    sources = []
+    for name in target.source_tables:
+        mark = state.watermarks.get(name)
+        retained = {each.snapshot_id for each in iceberg.load(catalog, name).metadata.snapshots}
+        if mark is None or (mark.snapshot_id is not None and mark.snapshot_id not in retained):
+            raise UsageError(
+                f"{name} does not have the snapshot that {target.table} was built from.",
+                remedy=f"Run `lake catch-up {target.name}`, then audit again.",
             )
-            sources.append(read)
-        return SessionPlan(
-            process=self.target.table,
-            session_id=NO_SESSION,
-            kind="rebuild",
-            load="none",
-            sources=tuple(sources),
-            hours=tuple(PlannedHour(hour, "chosen to be audited") for hour in hours),
-            code_version=self.target.code_version,
+        read = SourceRange(
+            source=name,
+            table_uuid=mark.table_uuid,
+            from_snapshot_id=mark.snapshot_id,
+            to_snapshot_id=mark.snapshot_id,
+            to_sequence_number=mark.sequence_number,
+            to_timestamp_ms=mark.timestamp_ms,
+            complete_through=mark.complete_through,
+            totals=mark.totals,
+            last_hour=mark.last_hour,
         )
+        sources.append(read)
+    return SessionPlan(
+        process=target.table,
+        session_id=NO_SESSION,
+        kind="rebuild",
+        load="none",
+        sources=tuple(sources),
+        hours=tuple(PlannedHour(hour, "chosen to be audited") for hour in hours),
+        code_version=target.code_version,
+    )
 
 
 def _unsettled_hours(committed: Committed) -> frozenset[int]:

@@ -278,9 +278,8 @@ class Stager:
             if span.appends_only:
                 changed = read_appended(self.spark, self.catalog, span)
             else:
-                changed = differing(
-                    *(self._read(span.source, of) for of in (span.from_snapshot_id, span.to_snapshot_id))
-                )
+                earlier = self._read(span.source, span.from_snapshot_id)
+                changed = differing(earlier, self._read(span.source, span.to_snapshot_id))
             parts.append(within(changed, source.time_column, read_hours).select(column(entity).alias(ENTITY)))
         ids = checkpoint_rows(coalesce_if_few(union_by_name(*parts).distinct(), self.max_rows))
 
@@ -403,8 +402,10 @@ class Stager:
             if not readable.has_foreign_files(table):
                 continue
             readable.check_files(table, source.table, readable.live_paths(table, span.to_snapshot_id))
+            if place == 0:
+                continue
             least = self._least_in_hours(source, span, plan)
-            if place and least.timed:
+            if least.timed:
                 rows = within(self._read(source.table, span.to_snapshot_id), source.time_column, plan.hour_numbers)
                 is_counted_row = is_in_bounds(source.time_column, least)
                 timed = aggregate(rows, [F.count_if(is_counted_row).alias("timed")])["timed"]
