@@ -38,7 +38,7 @@ from lake_assets.incremental.engine.model import (
 )
 from lake_assets.incremental.engine.planner import Heads, Planner
 from lake_assets.incremental.engine.planning import PendingHours, pending_hours
-from lake_assets.incremental.engine.published_audit import PublishedAudit, PublishedAuditor
+from lake_assets.incremental.engine.published_audit import PublishedAudit, audit_published
 from lake_assets.incremental.engine.session import Context, Session
 from lake_assets.incremental.engine.session_log import EXTERNAL_RUN, SessionLog, SessionRecord, create_tables, record_of
 from lake_assets.incremental.engine.state import OPENED, State, after_session, logged
@@ -456,14 +456,10 @@ class Engine:
             UsageError: There is nothing to audit, or a snapshot that the target was built from is gone.
         """
         assert self.spark is not None, "an engine without Spark can only decide"
-        auditor = PublishedAuditor(
-            self.catalog,
-            target,
-            self.state(target),
-            start=self.pipeline.start_hour,
-            open_spark=self.spark,
+        start = self.pipeline.start_hour
+        return audit_published(
+            self.catalog, target, self.state(target), hours, names, start=start, open_spark=self.spark
         )
-        return auditor.audit(hours, names)
 
     def pending(self, target: Target) -> PendingHours:
         """Return which hours of a target wait to be built, and why. Reads metadata only."""

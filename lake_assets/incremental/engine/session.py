@@ -67,7 +67,7 @@ from lake_assets.incremental.engine.user_code import naming_failed_rows
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from lake_assets.incremental.engine.prepare import PreparedRows
+    from lake_assets.incremental.engine.stage import PreparedRows
 
 
 MAX_ATTEMPTS = 3
@@ -320,7 +320,7 @@ def _stage(context: Context, session: Session, started_at: datetime, held: Colle
 
 
 def _write(context: Context, session: Session, prepared: PreparedRows, summary: Mapping[str, str]) -> Snapshot:
-    from lake_assets.incremental.engine.prepare import write
+    from lake_assets.incremental.engine.stage import write
 
     name = session.target.table
     before = iceberg.load(context.catalog, name)
@@ -451,7 +451,6 @@ def _audited(context: Context, session: Session, staged: Staged) -> Staged:
             context.catalog,
             context.spark(),
             target,
-            session.plan,
             staged.prepared,
             snapshot_id=staged.snapshot_id,
             parent=publish.main_id(session.table),

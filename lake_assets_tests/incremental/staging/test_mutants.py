@@ -149,8 +149,8 @@ APPENDED = [
     Mutant("reader drops an hour", "stage", "read_appended", changed(lost(at("event_ts", 4, 4))), {COUNTS, MISSING}),
     Mutant("reader drops all", "stage", "read_appended", changed(lost("true")), {COUNTS, MISSING}),
     Mutant("reader repeats a row", "stage", "read_appended", changed(twice("signup_id = 's01-3'")), {COUNTS}),
-    Mutant("writer drops a row", "prepare", "write", writes(lost("signup_id = 's01-3'")), {COUNTS, MISSING}),
-    Mutant("writer repeats", "prepare", "write", writes(twice("signup_id = 's01-3'")), {COUNTS, "unique_key"}),
+    Mutant("writer drops a row", "stage", "write", writes(lost("signup_id = 's01-3'")), {COUNTS, MISSING}),
+    Mutant("writer repeats", "stage", "write", writes(twice("signup_id = 's01-3'")), {COUNTS, "unique_key"}),
     Mutant("dedupe keeps none", "prepare", "_with_delivery", keeps_none_of_repeated, {MISSING}),
     Mutant("all taken for stored", "prepare", "classify_against_stored", takes_all_for_stored, {MISSING}),
     Mutant("rule rejects too much", "prepare", "_reason", rejects(at("event_ts", 4, 6)), {MISSING}),
@@ -168,7 +168,7 @@ REBUILT = [
     Mutant("filter ends too early", TIMES, "before", ends_too_early, {COUNTS, MISSING}),
     Mutant("dedupe keeps none", "prepare", "_with_delivery", keeps_none_of_repeated, {MISSING}),
     Mutant("join loses rows", JOIN, "_with_request", changed(lost("churn_type = 'involuntary'")), {COUNTS, MISSING}),
-    Mutant("writer drops a row", "prepare", "write", writes(lost("cancel_id = 's30-6'")), {COUNTS, MISSING}),
+    Mutant("writer drops a row", "stage", "write", writes(lost("cancel_id = 's30-6'")), {COUNTS, MISSING}),
 ]
 """Of a session of cancel_fact, which overwrites hours 5 to 7 and joins cancels with requests."""
 
