@@ -18,7 +18,7 @@ from pydantic import TypeAdapter
 from pyiceberg.catalog import Catalog
 
 from lake_assets.base.progress import Progress, unseen
-from lake_assets.errors import PublishConflict, TargetDropped, TargetError, TargetReplaced, UsageError
+from lake_assets.errors import PublishConflict, TargetDropped, TargetError, TargetReplaced, TargetRolledBack, UsageError
 from lake_assets.incremental.declaration import Pipeline, RawTable, Target
 from lake_assets.incremental.declaration.own_sql import check_own_sql
 from lake_assets.incremental.engine import arrivals, iceberg, publish, session
@@ -41,8 +41,15 @@ from lake_assets.incremental.engine.planning import PendingHours, pending_hours
 from lake_assets.incremental.engine.published_audit import PublishedAudit, PublishedAuditor
 from lake_assets.incremental.engine.session import Context, Session
 from lake_assets.incremental.engine.session_log import EXTERNAL_RUN, SessionLog, SessionRecord, create_tables, record_of
-from lake_assets.incremental.engine.state import OPENED, State, after_session, logged
-from lake_assets.incremental.engine.target_state import delete_stray_rows, find_problem, outside_changes, read_state
+from lake_assets.incremental.engine.state import (
+    OPENED,
+    State,
+    after_session,
+    commit_state,
+    delete_stray_rows,
+    outside_changes,
+    read_state,
+)
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -288,10 +295,10 @@ class Engine:
                 {hour: reason for hour, reason in found.items() if hour >= self.pipeline.start_hour}
             )
             plan = _plan_of(state, why, committed)
-            log = logged(state, plan, pattern_id=target.mode.pattern_id, run_id=run_id, started_at=self.clock())
-            after = after_session(state, plan, committed, log, state.highest + 1)
+            pattern_id = target.mode.pattern_id
+            after = after_session(state, plan, committed, pattern_id=pattern_id, run_id=run_id, started_at=self.clock())
             try:
-                stored = session.commit_state(self.catalog, state.table, after, None)
+                stored = commit_state(self.catalog, state.table, after, None)
             except PublishConflict:
                 continue
             self.log.add(record_of(stored), stored)
@@ -356,7 +363,11 @@ class Engine:
 
     def problem(self, target: Target) -> TargetError | None:
         """Return why no session of a target can be planned; None if one can. Reads metadata only."""
-        return find_problem(self.catalog, self.log, target)
+        try:
+            read_state(self.catalog, self.log, target.table)
+        except (TargetDropped, TargetReplaced, TargetRolledBack) as error:
+            return error
+        return None
 
     def open_session(self, target: Target, *, run_id: str = EXTERNAL_RUN) -> OpenedSession | NoSession:
         """Open the next session of a target for another program to write, or return the open one again."""
@@ -427,10 +438,10 @@ class Engine:
                 f"{plan.session_id} is not published.",
                 remedy=f"Run `lake session publish {target.name}` first.",
             )
-        before = self.log.before(target.table) if state.n == 0 else None
-        if before is not None and before.opened is not None and before.is_published:
+        before = self.log.opened_before(target.table) if state.n == 0 else None
+        if before is not None and before.state == "published":
             # Its rows count as a stranger's: a session over the same snapshots builds the hours again.
-            read = {each.source: (each.to_snapshot_id, each.complete_through) for each in before.opened.plan.sources}
+            read = {each.source: (each.to_snapshot_id, each.complete_through) for each in before.plan.sources}
             found = self.run(target, up_to=read, run_id=EXTERNAL_RUN)
             if isinstance(found, SessionReport):
                 return found
@@ -544,11 +555,11 @@ class Engine:
             None if there is none, or if it was planned for other sources or another mode than are declared now.
         """
         opened = state.opened
-        before = self.log.before(state.process) if not state.n and opened is None else None
+        before = self.log.opened_before(state.process) if not state.n and opened is None else None
         if opened is not None:
             plan, pattern = _PLAN.validate_python(opened["plan"]), opened["pattern"]
-        elif before is not None and before.opened is not None and not before.is_published:
-            plan, pattern = before.opened.plan, before.opened.pattern_id
+        elif before is not None and before.state == "planned":
+            plan, pattern = before.plan, before.pattern_id
         else:
             return None
         declared = [source.table for source in target.sources]

@@ -54,13 +54,11 @@ from lake_assets.incremental.engine.planning import committed_after
 from lake_assets.incremental.engine.session_log import SessionLog, SessionRecord
 from lake_assets.incremental.engine.state import (
     BLOCKED,
-    OPENED,
     STATE,
     State,
     after_session,
-    logged,
+    commit_state,
     summary_of,
-    unneeded_properties,
 )
 from lake_assets.incremental.engine.user_code import naming_failed_rows
 
@@ -262,7 +260,7 @@ def finish(context: Context, session: Session) -> SessionReport:
                 _check_not_overtaken(context, session)
                 context.log.quarantine(session.target.table, rows)
             reach("before-committed")
-            after = _commit(context, session, staged)
+            after = commit_state(context.catalog, session.table, staged.after, staged.snapshot_id)
         reach("after-committed")
     finally:
         if not session.has_no_rows:
@@ -365,16 +363,16 @@ def _after(
     """Return the state after the session. It is part of what is staged."""
     state, plan, mode = session.state, session.plan, session.target.mode
     committed = committed_after(mode, session.committed_before, plan, built, unchanged, held)
-    log = logged(
+    return after_session(
         state,
         plan,
+        committed,
         pattern_id=mode.pattern_id,
         run_id=session.run_id,
         started_at=started_at,
         rows_read=counts.read,
         unchanged=unchanged,
     )
-    return after_session(state, plan, committed, log, state.highest + 1)
 
 
 def _with_snapshot(
@@ -591,43 +589,6 @@ def _quarantine_results(target: Target, staged: Staged) -> tuple[AuditResult, Au
 
 
 # Commit
-
-
-def _commit(context: Context, session: Session, staged: Staged) -> State:
-    """Make what was staged main, with its state. Return the state as it is stored."""
-    return commit_state(context.catalog, session.table, staged.after, staged.snapshot_id)
-
-
-def commit_state(catalog: Catalog, planned_on: Table, after: State, snapshot_id: int | None) -> State:
-    """End a session: its snapshot becomes main, in one commit.
-
-    Args:
-        catalog: The catalog of the target.
-        planned_on: The target as it was when the session was planned.
-        after: The state after the session.
-        snapshot_id: The staged snapshot, which has the state; None for a session without rows: an empty snapshot.
-
-    Returns:
-        The state as it is stored.
-
-    Raises:
-        PublishConflict: Main or the tag is not as planned.
-    """
-    base = publish.base_of(planned_on)
-    summary, properties = summary_of(after, base)
-    changed: dict[str, str | None] = {
-        OPENED: None,
-        BLOCKED: None,
-        iceberg.SESSION_PROPERTY: after.session_id,
-        **properties,
-    }
-    changed |= unneeded_properties(planned_on, properties)
-    changed |= iceberg.complete_through_property(after.committed.complete_through)
-    table = publish.end_session(catalog, after.process, base, snapshot_id, summary=summary, properties=changed)
-    stored = publish.tag_id(table) if snapshot_id is None else snapshot_id
-    snapshot = table.snapshot_by_id(stored) if stored is not None else None
-    number = snapshot.sequence_number or 0 if snapshot else 0
-    return replace(after, snapshot_id=stored, sequence_number=number, table=table)
 
 
 def _set_property(catalog: Catalog, name: str, key: str, value: str) -> None:

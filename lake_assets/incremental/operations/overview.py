@@ -31,8 +31,7 @@ from lake_assets.incremental.engine.complete import source_complete_through
 from lake_assets.incremental.engine.iceberg import QUARANTINE, rows_by_hour
 from lake_assets.incremental.engine.model import AuditResult, HeldHour, capped
 from lake_assets.incremental.engine.session_log import SessionLog, SessionRecord
-from lake_assets.incremental.engine.state import State
-from lake_assets.incremental.engine.target_state import read_state
+from lake_assets.incremental.engine.state import State, read_state
 
 
 @dataclass(frozen=True)
