@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from lake_assets.incremental.engine.engine import Engine, _plan_of
+from lake_assets.incremental.engine.engine import Engine, carrying_plan
 from lake_assets.incremental.engine.model import Committed, SessionPlan
 from lake_assets.incremental.engine.planning import committed_after
 from lake_assets.incremental.engine.session_log import record_of
@@ -47,7 +47,7 @@ def carry(engine: Engine, target: Target, *, complete_through: int) -> State:
     """Commit that all rows of a target are its sessions', and complete through an hour; nothing more is read."""
     before = engine.state(target)
     committed = replace(before.committed, complete_through=complete_through)
-    return _commit(engine, target, before, _plan_of(before, "published", committed), committed)
+    return _commit(engine, target, before, carrying_plan(before, "published"), committed)
 
 
 def _commit(engine: Engine, target: Target, state: State, decision: SessionPlan, committed: Committed) -> State:

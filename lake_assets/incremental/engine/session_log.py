@@ -4,9 +4,9 @@ A session has a row in `etl.session`, then one for each source in `etl.high_wate
 there. They are written after the commit of the target, in one commit for all sessions of a catch-up. A row that is
 missing, because a process died, is written from the state by whoever runs the target next.
 
-The truth is the state in the target's own snapshots (`state`). Two things are read from here by others than people:
-whether a target without a state has had sessions, and the last state of a home of the version before, which had a row
-for each move of a session.
+The truth is the state in the target's own snapshots (`state`). Two things are read from here by others than people: the
+number of a target's last session, and the last state of a home of the version before, which had a row for each move of
+a session.
 
 Rows are found by partition and by the bounds of `revision`, the number of a session among those of its target. Small
 files of a target are merged now and then, so that a year of sessions is a few dozen files.
@@ -26,9 +26,9 @@ from pydantic import TypeAdapter
 from pyiceberg.catalog import Catalog
 from pyiceberg.conversions import from_bytes
 from pyiceberg.exceptions import CommitFailedException
-from pyiceberg.expressions import And, BooleanExpression, EqualTo, GreaterThan, GreaterThanOrEqual, In
+from pyiceberg.expressions import And, BooleanExpression, EqualTo, GreaterThan, In
 from pyiceberg.io.pyarrow import schema_to_pyarrow
-from pyiceberg.manifest import DataFile, ManifestContent, ManifestFile
+from pyiceberg.manifest import DataFile, ManifestContent
 from pyiceberg.table import Table
 from pyiceberg.table.update.snapshot import ExpireSnapshots
 from pyiceberg.transforms import IdentityTransform
@@ -54,12 +54,11 @@ from lake_assets.incremental.engine.model import (
     PlannedHour,
     SessionPlan,
     SessionReport,
-    SourceRange,
     Waiting,
     held_by,
 )
 from lake_assets.incremental.engine.source_changes import Totals, Watermark
-from lake_assets.incremental.engine.state import State
+from lake_assets.incremental.engine.state import State, source_range
 
 SESSION_COLUMNS = {
     "process_name": "string",
@@ -161,7 +160,7 @@ EXTERNAL_RUN = "lake session"
 FINISHED = ("published", "committed")
 
 Row = Mapping[str, Any]
-_PLAN: TypeAdapter[SessionPlan] = TypeAdapter(SessionPlan)
+PLAN: TypeAdapter[SessionPlan] = TypeAdapter(SessionPlan)
 _AUDITS: TypeAdapter[tuple[AuditResult, ...]] = TypeAdapter(tuple[AuditResult, ...])
 
 
@@ -184,7 +183,6 @@ class SessionRecord:
     run_id: str
     started_at: datetime
     ended_at: datetime | None = None
-    staging_number: int = 0
     staged_snapshot_id: int | None = None
     published_snapshot_id: int | None = None
     built: tuple[int, ...] = ()
@@ -201,20 +199,20 @@ class SessionRecord:
         return held_by(self.plan, self.audits)
 
     def report(self) -> SessionReport:
-        """Return the report of a committed session; counts that are not stored are 0."""
-        version = str(self.published_snapshot_id) if self.published_snapshot_id else None
+        """Return the report of a session; counts that are not stored are 0."""
+        is_blocked = self.state == "blocked"
         return SessionReport(
             plan=self.plan,
-            status="committed",
-            hours_built=self.built,
-            hours_unchanged=self.unchanged,
+            status="blocked" if is_blocked else "committed",
+            hours_built=() if is_blocked else self.built,
+            hours_unchanged=() if is_blocked else self.unchanged,
             held=self.held,
             staged_snapshot_id=self.staged_snapshot_id,
             published_snapshot_id=self.published_snapshot_id,
             rows_read=self.rows_read,
             rows_written=self.rows_written,
             audits=self.audits,
-            data_version=version,
+            data_version=str(self.published_snapshot_id) if self.published_snapshot_id else None,
         )
 
 
@@ -456,20 +454,8 @@ def record_of(state: State) -> SessionRecord:
     )
     sources = []
     for name, mark in state.watermarks.items():
-        began = log["from"].get(name, (None, 0, 0))
-        sources.append(
-            SourceRange(
-                source=name,
-                table_uuid=mark.table_uuid,
-                from_snapshot_id=began[0],
-                to_snapshot_id=mark.snapshot_id,
-                to_sequence_number=mark.sequence_number,
-                to_timestamp_ms=mark.timestamp_ms,
-                complete_through=mark.complete_through,
-                totals=mark.totals,
-                last_hour=mark.last_hour,
-            )
-        )
+        since, *_ = log["from"].get(name, [None])
+        sources.append(source_range(mark, since))
     plan = SessionPlan(
         process=state.process,
         session_id=state.session_id,
@@ -538,27 +524,26 @@ def session_row(record: SessionRecord) -> dict[str, Any]:
         "rows_read": record.rows_read,
         "rows_written": record.rows_written,
         "audits": _AUDITS.dump_json(record.audits).decode(),
-        "staging_number": record.staging_number,
+        "staging_number": 0,
         "staged_snapshot_id": record.staged_snapshot_id,
         "published_snapshot_id": record.published_snapshot_id,
         "run_id": record.run_id,
         "code_version": plan.code_version,
         "started_at": record.started_at,
         "ended_at": record.ended_at,
-        "plan": _PLAN.dump_json(plan).decode(),
+        "plan": PLAN.dump_json(plan).decode(),
     }
 
 
 def _session_record(row: Row) -> SessionRecord:
     return SessionRecord(
-        plan=_PLAN.validate_json(row["plan"]),
+        plan=PLAN.validate_json(row["plan"]),
         state=row["state"],
         revision=row["revision"],
         pattern_id=row["etl_pattern_id"],
         run_id=row["run_id"],
         started_at=row["started_at"],
         ended_at=row["ended_at"],
-        staging_number=row["staging_number"],
         staged_snapshot_id=row["staged_snapshot_id"],
         published_snapshot_id=row["published_snapshot_id"],
         built=tuple(map(parse_hour, json.loads(row["built_hours"]))),
@@ -696,8 +681,8 @@ def _upgraded(catalog: Catalog, name: str) -> Table:
     return iceberg.load(catalog, name)
 
 
-_numbers_of: Recent[str, Mapping[str, int] | None] = Recent(1024)
-"""Manifest → target → the highest number in its files. A manifest never changes."""
+_numbers_of: Recent[str, Mapping[str, int]] = Recent(1024)
+"""Manifest, or list of manifests → target → the highest number in its files. Neither ever changes."""
 
 
 def _newest_number(table: Table, process: str) -> int:
@@ -707,33 +692,35 @@ def _newest_number(table: Table, process: str) -> int:
     """
     check_format(table)
     snapshot = table.current_snapshot()
-    newest = 0
-    for manifest in snapshot.manifests(table.io) if snapshot else ():
-        if manifest.content is not ManifestContent.DATA:
-            continue
-        numbers = _numbers_of.find(manifest.manifest_path) or _highest(table, manifest)
-        if numbers is None:
-            rows = table.scan(_equal("process_name", process), selected_fields=("revision",)).to_arrow()
-            return max(rows["revision"].to_pylist(), default=0)
-        _numbers_of.keep(manifest.manifest_path, numbers)
-        newest = max(newest, numbers.get(process, 0))
-    return newest
+    if snapshot is None:
+        return 0
+    newest = _numbers_of.find(snapshot.manifest_list)
+    if newest is None:
+        found: dict[str, int] = {}
+        for manifest in snapshot.manifests(table.io):
+            if manifest.content is not ManifestContent.DATA:
+                continue
+            of_manifest = _numbers_of.find(manifest.manifest_path)
+            if of_manifest is None:
+                numbers: dict[str, int] = {}
+                for entry in entries(manifest, table.io, discard_deleted=True):
+                    number = _highest_in(table, entry.data_file)
+                    if number is None or manifest.partition_spec_id != 0:
+                        rows = table.scan(_equal("process_name", process), selected_fields=("revision",)).to_arrow()
+                        return max(rows["revision"].to_pylist(), default=0)
+                    name = entry.data_file.partition[0]
+                    numbers[name] = max(number, numbers.get(name, 0))
+                of_manifest = numbers
+                _numbers_of.keep(manifest.manifest_path, numbers)
+            for name, number in of_manifest.items():
+                found[name] = max(number, found.get(name, 0))
+        newest = found
+        _numbers_of.keep(snapshot.manifest_list, found)
+    return newest.get(process, 0)
 
 
-def _highest(table: Table, manifest: ManifestFile) -> Mapping[str, int] | None:
-    """Return target → the highest number in the files of a manifest; None if it does not say."""
-    highest: dict[str, int] = {}
-    for entry in entries(manifest, table.io, discard_deleted=True):
-        number = _bound(table, entry.data_file, "upper_bounds")
-        if number is None or manifest.partition_spec_id != 0:
-            return None
-        process = entry.data_file.partition[0]
-        highest[process] = max(number, highest.get(process, 0))
-    return highest
-
-
-def _bound(table: Table, file: DataFile, bounds: Literal["lower_bounds", "upper_bounds"]) -> int | None:
-    encoded = (getattr(file, bounds) or {}).get(table.schema().find_field("revision").field_id)
+def _highest_in(table: Table, file: DataFile) -> int | None:
+    encoded = (file.upper_bounds or {}).get(table.schema().find_field("revision").field_id)
     return None if encoded is None else int(from_bytes(LongType(), encoded))
 
 
@@ -758,8 +745,8 @@ def _merge_small_files(table: Table, process: str) -> None:
     files = [task.file for task in table.scan(_equal("process_name", process)).plan_files()]
     small = [file for file in files if file.record_count < MERGE_ROWS]
     if len(small) >= MERGE_FILES:
-        first = min(_bound(table, file, "lower_bounds") or 0 for file in small)
-        newer = GreaterThanOrEqual("revision", first)  # type: ignore[call-arg, arg-type]
+        large = [_highest_in(table, file) or 0 for file in files if file.record_count >= MERGE_ROWS]
+        newer = GreaterThan("revision", max(large, default=0))  # type: ignore[call-arg, arg-type]
         rows = And(_equal("process_name", process), newer)
         table.overwrite(table.scan(rows).to_arrow(), overwrite_filter=rows)
 

@@ -5,8 +5,8 @@ tag `lake-published` to it. So rows and state cannot differ, and an attempt that
 that counts. The state of a target is that of the nearest ancestor of main which has a valid one. What others have done
 since is found by comparing that snapshot with main: the target is a source of itself.
 
-The session log is asked only about a target without a state: whether its sessions have built another table, or whether
-the version before, whose state was the log, has built this one.
+The session log is asked for the number of the last session, and about a target without a state: whether its sessions
+have built another table, or whether the version before, whose state was the log, has built this one.
 """
 
 from __future__ import annotations
@@ -19,16 +19,14 @@ from datetime import datetime
 from typing import Any, Protocol
 
 from pyiceberg.catalog import Catalog
-from pyiceberg.exceptions import ValidationException
-from pyiceberg.expressions import BooleanExpression, GreaterThanOrEqual, IsNull, LessThan
 from pyiceberg.table import Table
 from pyiceberg.table.snapshots import Snapshot
 
-from lake_assets.base.hours import hour_start, ranges
+from lake_assets.base.hours import ranges
 from lake_assets.errors import StoredByNewerVersion, TargetDropped, TargetReplaced, TargetRolledBack
 from lake_assets.incremental.declaration import Source, Target
 from lake_assets.incremental.engine import iceberg, publish
-from lake_assets.incremental.engine.model import Committed, SessionPlan, Waiting
+from lake_assets.incremental.engine.model import Committed, SessionPlan, SourceRange, Waiting
 from lake_assets.incremental.engine.source_changes import Totals, Watermark, changes, hours_present
 
 SESSION, NUMBER, BASE, STATE = "lake.session", "lake.n", "lake.base", "lake.state"
@@ -166,6 +164,21 @@ def after_session(
     )
 
 
+def source_range(mark: Watermark, since: int | None) -> SourceRange:
+    """Return the snapshots of a source after one, up to a watermark."""
+    return SourceRange(
+        source=mark.source,
+        table_uuid=mark.table_uuid,
+        from_snapshot_id=since,
+        to_snapshot_id=mark.snapshot_id,
+        to_sequence_number=mark.sequence_number,
+        to_timestamp_ms=mark.timestamp_ms,
+        complete_through=mark.complete_through,
+        totals=mark.totals,
+        last_hour=mark.last_hour,
+    )
+
+
 # In the summary of a snapshot
 
 
@@ -288,14 +301,13 @@ def read_state(catalog: Catalog, log: Log, process: str, *, accept_rollback: boo
         TargetRolledBack: Main goes back behind the last session without meeting it.
         StoredByNewerVersion: A later version has written the state.
     """
+    # The log is read first: read after another's first session, the target would look as if it had been replaced.
+    number, committed = log.numbers(process)
     table = iceberg.find(catalog, process)
-    if table is None:
-        _, committed = log.numbers(process)
-        if not committed:
-            return State(process)
-        if iceberg.find(catalog, process) is not None:  # another process has just created it
-            return read_state(catalog, log, process, accept_rollback=accept_rollback)
+    if table is None and committed:
         raise TargetDropped(process)
+    if table is None:
+        return State(process)
 
     line = list(publish.ancestors(table))
     retained = {each.snapshot_id for each in line}
@@ -316,7 +328,7 @@ def read_state(catalog: Catalog, log: Log, process: str, *, accept_rollback: boo
                 raise TargetRolledBack(process, recorded=tagged.snapshot_id)
         else:  # what lies between main and the last session has expired
             carriers = [tagged]
-    highest = max((number_of(each) for each in (*line, tagged) if each is not None), default=0)
+    highest = max([committed, *(number_of(each) for each in (*line, tagged) if each is not None)])
     uuid = str(table.metadata.table_uuid)
     if carriers:
         state = _stored_in(carriers[0], table, process)
@@ -324,7 +336,6 @@ def read_state(catalog: Catalog, log: Log, process: str, *, accept_rollback: boo
             raise TargetReplaced(process, expected=state.uuid, found=uuid)
         return replace(state, highest=highest)
 
-    number, committed = log.numbers(process)
     before = log.before(process)
     if before is not None:
         last = before.snapshot_id
@@ -340,7 +351,7 @@ def read_state(catalog: Catalog, log: Log, process: str, *, accept_rollback: boo
         if now.metadata_location != table.metadata_location:  # another process has just ended the first session
             return read_state(catalog, log, process)
         raise TargetReplaced(process, expected=None, found=uuid)
-    return State(process, highest=max(highest, committed), table=table)
+    return State(process, highest=highest, table=table)
 
 
 def commit_state(catalog: Catalog, planned_on: Table, after: State, snapshot_id: int | None) -> State:
@@ -433,35 +444,3 @@ def outside_changes(state: State, target: Target, start: int) -> OutsideChanges:
 def _hours_with(target: Target, table: Table, why: str) -> dict[int, str]:
     """Return the hours for which a target has data files, in whole partitions, each with a reason."""
     return dict.fromkeys(sorted(target.grain.whole(hours_present(table, target.time_column))), why)
-
-
-def delete_stray_rows(catalog: Catalog, target: Target, first: int, last: int | None) -> int:
-    """Delete the rows of a target outside of a range of hours, and those without a time: no session overwrites them.
-
-    Args:
-        first: The first hour of the range.
-        last: Its last hour, inclusive; None if it has no end.
-
-    Returns:
-        How many rows were deleted.
-    """
-    column = target.time_column
-    # Rows without a time go first: pyiceberg cannot compare the partition that has none with a time.
-    # The expressions are typed as their JSON form, not as their constructors.
-    outside: list[BooleanExpression] = [
-        IsNull(column),  # type: ignore[call-arg, arg-type]
-        LessThan(column, hour_start(first).isoformat()),  # type: ignore[call-arg, arg-type]
-    ]
-    if last is not None:
-        after = hour_start(last + 1).isoformat()
-        outside.append(GreaterThanOrEqual(column, after))  # type: ignore[call-arg, arg-type]
-    deleted = 0
-    for condition in outside:
-        for attempt in iceberg.retrying(ValidationException):
-            with attempt:
-                table = iceberg.load(catalog, target.table)
-                rows = table.scan(condition).count()
-                if rows:
-                    table.delete(condition)
-        deleted += rows
-    return deleted

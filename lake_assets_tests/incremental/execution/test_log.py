@@ -177,7 +177,6 @@ def test_a_session_comes_back_as_it_was_written(log: SessionLog) -> None:
     record = record_of(
         planned(),
         ended_at=NOW,
-        staging_number=2,
         staged_snapshot_id=2**62,
         published_snapshot_id=2**62,
         built=(START + 2,),

@@ -230,6 +230,16 @@ def test_a_rollback_stops_the_target_until_it_is_undone_or_accepted(lake: Sessio
         lake.engine.decide(click_fact)
 
 
+def test_a_number_that_only_the_log_knows_is_not_used_again(lake: Sessions) -> None:
+    first = lake.session(1)
+    lake.session(2)
+    lake.catalog.commit_table(lake.table, (), (RemoveSnapshotRefUpdate(ref_name=publish.TAG),))  # type: ignore[call-arg]
+    assert first.snapshot_id is not None
+    lake.set_main(first.snapshot_id)
+    assert (lake.state.n, lake.state.highest) == (1, 2)
+    assert lake.session(3).n == 3
+
+
 def test_a_target_without_a_main_is_built_again(lake: Sessions) -> None:
     """`CREATE OR REPLACE TABLE` without rows leaves such a table."""
     lake.session(1)
