@@ -49,8 +49,7 @@ from lake_assets.incremental.engine.source_changes import (
     changes,
     hours_present,
 )
-from lake_assets.incremental.engine.state import State
-from lake_assets.incremental.engine.target_state import OutsideChanges, outside_changes
+from lake_assets.incremental.engine.state import OutsideChanges, State, outside_changes
 from lake_assets.settings import settings
 
 MAX_HOURS_BEYOND = 24

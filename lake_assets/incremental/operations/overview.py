@@ -27,8 +27,7 @@ from lake_assets.incremental.engine.complete import source_complete_through
 from lake_assets.incremental.engine.iceberg import QUARANTINE, ArrowScan
 from lake_assets.incremental.engine.model import AuditResult, HeldHour
 from lake_assets.incremental.engine.session_log import SessionLog, SessionRecord
-from lake_assets.incremental.engine.state import State
-from lake_assets.incremental.engine.target_state import read_state
+from lake_assets.incremental.engine.state import State, read_state
 
 SESSIONS = 1000
 """How many of a target's newest sessions are shown: those of some weeks."""

@@ -35,10 +35,9 @@ from lake_assets.errors import (
 )
 from lake_assets.incremental.engine import iceberg, publish
 from lake_assets.incremental.engine.catch_up import catch_up
-from lake_assets.incremental.engine.engine import Engine
+from lake_assets.incremental.engine.engine import OVERTAKEN, Engine
 from lake_assets.incremental.engine.iceberg import QUARANTINE, SESSION, OneCopyTransaction
 from lake_assets.incremental.engine.model import NoSession, OpenedSession
-from lake_assets.incremental.engine.session import OVERTAKEN
 from lake_assets.incremental.engine.state import has_state
 from lake_assets.incremental.erasure.erase import erase
 from lake_assets.incremental.operations.maintain import Maintainer, Policy

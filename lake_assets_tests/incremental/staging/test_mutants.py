@@ -19,10 +19,9 @@ from lake_assets.base.columns import DELIVERY
 from lake_assets.base.hours import hour_start
 from lake_assets.connections.row_checkpoint import release_checkpoints
 from lake_assets.errors import AuditFailed, RowsUnread
-from lake_assets.incremental.engine import session
 from lake_assets.incremental.engine.model import SessionPlan, SessionReport
 from lake_assets.incremental.engine.readable import LeastRows
-from lake_assets.incremental.engine.session import Context, Session
+from lake_assets.incremental.engine.session import Context, Session, failures
 from lake_assets_tests.incremental.scenario import NOW, START, Lake, raw_row, signup
 
 if TYPE_CHECKING:
@@ -189,10 +188,9 @@ def blocking_failures(lake: Lake, name: str) -> set[str]:
     plan = lake.engine.decide(target)
     assert isinstance(plan, SessionPlan)
     context = Context(lake.catalog, START, lake.engine.log, lambda: NOW, lambda: lake.spark)
-    attempt = Session(target, lake.engine.state(target), plan, run_id="")
+    attempt = Session(context, target, lake.engine.state(target), plan, run_id="")
     try:
-        staged = session._audited(context, attempt, session._stage(context, attempt, NOW))
-        return set(session.failures(staged.audits))
+        return set(failures(attempt.audited(attempt.staged()).audits))
     finally:
         release_checkpoints(lake.spark)
 
