@@ -44,7 +44,7 @@ from pyiceberg.typedef import Record
 from lake_assets.base.columns import column
 from lake_assets.connections.catalog import KEY_INDEX
 from lake_assets.incremental.engine import iceberg, publish
-from lake_assets.incremental.engine.iceberg import ArrowScan, changed_entries, entries, own_manifests
+from lake_assets.incremental.engine.iceberg import ArrowScan, changed_entries, entries
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -283,7 +283,7 @@ def _add_files(postings: Postings, table: Table, column: str, files: Sequence[tu
 
 def _changed_files(table: Table, snapshot: Snapshot) -> Iterator[tuple[DataFile, bool]]:
     """Yield the files that a snapshot removed, then those that it added, each with whether it was added."""
-    changed = list(changed_entries(own_manifests(snapshot, table.io), table.io, snapshot.snapshot_id))
+    changed = list(changed_entries(snapshot, table.io))
     for status in (ManifestEntryStatus.DELETED, ManifestEntryStatus.ADDED):
         for entry in changed:
             if entry.status is status:
