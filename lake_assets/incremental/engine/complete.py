@@ -10,13 +10,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-import pyarrow as pa
 import pyarrow.compute as pc
 from pyiceberg.catalog import Catalog
-from pyiceberg.exceptions import CommitFailedException
 from pyiceberg.manifest import DataFile, ManifestContent
-from pyiceberg.table import ALWAYS_TRUE, FileScanTask, Table
-from tenacity import retry, retry_if_exception_type, stop_after_attempt, wait_random_exponential
+from pyiceberg.table import Table
 
 from lake_assets.base.hours import HOUR_MICROSECONDS, hour_key, hour_of, is_hour
 from lake_assets.base.recent import Recent
@@ -25,7 +22,7 @@ from lake_assets.incremental.declaration import Pipeline
 from lake_assets.incremental.declaration.tables import VALID_THROUGH
 from lake_assets.incremental.engine import iceberg, publish
 from lake_assets.incremental.engine.columns import check_time_columns
-from lake_assets.incremental.engine.iceberg import ArrowScan, bounds, entries
+from lake_assets.incremental.engine.iceberg import bounds, entries, microseconds, rows_of_files
 
 SINK_VALID_THROUGH = "kafka.connect.valid-through-ts"
 MILLISECOND_MICROSECONDS = 1000
@@ -141,10 +138,8 @@ def _newest_up_to(limit: int, table: Table, time_column: str, file: DataFile) ->
     newest = _cache.find(key)
     if newest is None:
         newest = BEFORE_ALL
-        scan = ArrowScan(table.metadata, table.io, table.schema().select(time_column), ALWAYS_TRUE)
-        for batch in scan.to_record_batches([FileScanTask(file)]):
-            column = batch.column(time_column)
-            times = column.cast(pa.timestamp("us", column.type.tz)).cast(pa.int64())
+        for batch in rows_of_files(table, [file], [time_column]):
+            times = microseconds(batch, time_column)
             latest = pc.max(times.filter(pc.less_equal(times, limit))).as_py()
             newest = newest if latest is None else max(newest, latest)
         _cache.keep(key, newest)
@@ -152,7 +147,7 @@ def _newest_up_to(limit: int, table: Table, time_column: str, file: DataFile) ->
 
 
 @dataclass(frozen=True)
-class Declared:
+class Completed:
     """A raw table's complete-through.
 
     Attributes:
@@ -166,12 +161,6 @@ class Declared:
     after: int
 
 
-@retry(
-    retry=retry_if_exception_type(CommitFailedException),
-    wait=wait_random_exponential(multiplier=0.05, max=1),
-    stop=stop_after_attempt(8),
-    reraise=True,
-)
 def declare_complete(
     catalog: Catalog,
     pipeline: Pipeline,
@@ -179,7 +168,7 @@ def declare_complete(
     hour: int,
     *,
     force: bool = False,
-) -> Declared:
+) -> Completed:
     """Set a raw table's complete-through.
 
     Args:
@@ -203,19 +192,22 @@ def declare_complete(
     if len(named) != 1:
         raise UsageError(f"There is no raw table {name!r}.", remedy=remedy)
     (raw,) = named
-    table = iceberg.load(catalog, raw)
-    try:
-        before = source_complete_through(table, raw, pipeline)
-    except InvalidHourKey:
-        if not force:
-            raise
-        before = None
-    if before is not None and hour < before and not force:
-        raise UsageError(
-            f"{raw} is complete through {hour_key(before)} already; {hour_key(hour)} is earlier.",
-            remedy="Name a later hour, or use --force to go back. Hours that were built from it stay.",
-        )
-    if hour != before:
-        with table.transaction() as transaction:
-            transaction.set_properties({iceberg.COMPLETE_THROUGH: hour_key(hour)})
-    return Declared(raw, before, hour)
+    for attempt in iceberg.retrying():
+        with attempt:
+            table = iceberg.load(catalog, raw)
+            try:
+                before = source_complete_through(table, raw, pipeline)
+            except InvalidHourKey:
+                if not force:
+                    raise
+                before = None
+            if before is not None and hour < before and not force:
+                raise UsageError(
+                    f"{raw} is complete through {hour_key(before)} already; {hour_key(hour)} is earlier.",
+                    remedy="Name a later hour, or use --force to go back. Hours that were built from it stay.",
+                )
+            if hour != before:
+                with table.transaction() as transaction:
+                    transaction.set_properties({iceberg.COMPLETE_THROUGH: hour_key(hour)})
+            return Completed(raw, before, hour)
+    raise AssertionError("unreachable: the last attempt returns or raises")

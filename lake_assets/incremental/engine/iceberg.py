@@ -1,8 +1,8 @@
-"""Iceberg tables through pyiceberg: creating, loading and checking them, and reading their manifests. Metadata only.
+"""Iceberg tables through pyiceberg: creating, loading and checking them, and reading their manifests and data files.
 
-From top to bottom: the engine's own tables; the file of a table that cannot be read, so that an error names it; the
-entries of manifests and the bounds of data files; the hours of tables that are partitioned by hour or day; commits;
-tables and their properties.
+From top to bottom: the engine's own tables; the file of a table that cannot be read, so that an error names it; reading
+data files; the entries of manifests and the bounds of data files; the hours of tables that are partitioned by hour or
+day; commits; tables and their properties.
 
 Raw tables are partitioned by landing_date, landing_hour and batch_id; targets by the hour or day of their time column.
 This module alone uses internal parts of pyiceberg to read (`publish` uses some to write): each says why.
@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import lru_cache
@@ -20,6 +20,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any, Self
 from urllib.parse import urlsplit
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 from pyarrow import dataset as ds
 from pyarrow.fs import FileType
@@ -30,9 +31,11 @@ from pyiceberg.avro.resolver import resolve_reader
 from pyiceberg.catalog import Catalog
 from pyiceberg.conversions import from_bytes
 from pyiceberg.exceptions import CommitFailedException, NoSuchTableError, TableAlreadyExistsError, ValidationError
+from pyiceberg.expressions import BooleanExpression
 from pyiceberg.io import FileIO, load_file_io
 from pyiceberg.io import pyarrow as pyiceberg_arrow
-from pyiceberg.io.pyarrow import ArrowScan, PyArrowFileIO
+from pyiceberg.io.pyarrow import ArrowScan as ArrowScan
+from pyiceberg.io.pyarrow import PyArrowFileIO
 from pyiceberg.manifest import (
     DEFAULT_READ_VERSION,
     MANIFEST_ENTRY_SCHEMAS,
@@ -47,7 +50,7 @@ from pyiceberg.manifest import (
 )
 from pyiceberg.partitioning import PartitionField, PartitionSpec
 from pyiceberg.schema import Schema
-from pyiceberg.table import Table, Transaction
+from pyiceberg.table import ALWAYS_TRUE, FileScanTask, Table, Transaction
 from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.snapshots import Snapshot
 from pyiceberg.table.update import TableUpdate
@@ -216,8 +219,6 @@ def _cause(error: Exception) -> str:
     return f"is damaged ({text[:SHOWN_CHARACTERS]})"
 
 
-__all__ = ["ArrowScan"]
-
 _file_format = pyiceberg_arrow._get_file_format
 
 
@@ -230,6 +231,24 @@ def _with_exact_times(file_format: FileFormat, **options: Any) -> ds.FileFormat:
 
 
 pyiceberg_arrow._get_file_format = _with_exact_times  # type: ignore[assignment]
+
+FILES_AT_ONCE = 16
+"""Number of data files whose rows may be in memory at a time."""
+
+
+def rows_of_files(
+    table: Table, files: Sequence[DataFile], columns: Iterable[str], condition: BooleanExpression = ALWAYS_TRUE
+) -> Iterator[pa.RecordBatch]:
+    """Yield columns of data files, by field id: one that was renamed since is found. Delete files are not applied."""
+    scan = ArrowScan(table.metadata, table.io, table.schema().select(*columns), condition)
+    for start in range(0, len(files), FILES_AT_ONCE):
+        yield from scan.to_record_batches([FileScanTask(file) for file in files[start : start + FILES_AT_ONCE]])
+
+
+def microseconds(rows: pa.RecordBatch, column: str) -> pa.Array:
+    """Return a column of times as microseconds since 1970."""
+    times = rows.column(column)
+    return times.cast(pa.timestamp("us", times.type.tz)).cast(pa.int64())
 
 
 CACHED_SCHEMAS = 256

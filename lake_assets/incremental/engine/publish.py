@@ -17,7 +17,6 @@ from math import inf
 from typing import Any
 
 from pyiceberg.catalog import Catalog
-from pyiceberg.exceptions import CommitFailedException
 from pyiceberg.manifest import DataFile, DataFileContent, ManifestEntryStatus
 from pyiceberg.table import Table, Transaction
 from pyiceberg.table.refs import SnapshotRefType
@@ -32,7 +31,6 @@ from pyiceberg.table.update import (
     TableUpdate,
 )
 from pyiceberg.table.update.snapshot import _FastAppendFiles, _OverwriteFiles, _SnapshotProducer
-from tenacity import Retrying, retry_if_exception_type, stop_after_attempt, wait_random_exponential
 
 from lake_assets.base.hours import hour_key
 from lake_assets.errors import PublishConflict, WriteAuditPublishDisabled
@@ -47,8 +45,6 @@ TAG = "lake-published"
 
 NEVER = 2**63 - 1
 """The age, in milliseconds, that no reference reaches."""
-
-PUBLISH_ATTEMPTS = 8
 
 
 @dataclass(frozen=True)
@@ -101,7 +97,7 @@ def end_session(
     Raises:
         PublishConflict: Main or the tag is not as planned.
     """
-    for attempt in _attempts():
+    for attempt in iceberg.retrying():
         with attempt:
             table = iceberg.load(catalog, name)
             check_base(table, name, base)
@@ -127,15 +123,6 @@ def check_base(table: Table, name: str, base: Base) -> None:
     if found != base:
         moved = found.main if found.main != base.main else found.tag
         raise PublishConflict(name, expected=base.main, found=moved)
-
-
-def _attempts() -> Retrying:
-    return Retrying(
-        retry=retry_if_exception_type(CommitFailedException),
-        wait=wait_random_exponential(multiplier=0.05, max=1),
-        stop=stop_after_attempt(PUBLISH_ATTEMPTS),
-        reraise=True,
-    )
 
 
 def _commit(
@@ -297,7 +284,7 @@ def publish(
     Raises:
         PublishConflict: Main is not `parent`.
     """
-    for attempt in _attempts():
+    for attempt in iceberg.retrying():
         with attempt:
             table = iceberg.load(catalog, name)
             if main_id(table) != parent:

@@ -40,7 +40,7 @@ from pyiceberg.manifest import (
     ManifestEntryStatus,
     ManifestFile,
 )
-from pyiceberg.table import ALWAYS_TRUE, FileScanTask, Table
+from pyiceberg.table import ALWAYS_TRUE, Table
 from pyiceberg.table.snapshots import Operation, Snapshot
 from pyiceberg.transforms import HourTransform
 from pyiceberg.types import DateType
@@ -50,13 +50,14 @@ from lake_assets.base.recent import Recent
 from lake_assets.errors import HistoryCut, SourceReplaced
 from lake_assets.incremental.declaration import LANDED, Source
 from lake_assets.incremental.engine.iceberg import (
-    ArrowScan,
     bounds,
     changed_entries,
     complete_through,
     entries,
     live_entries,
+    microseconds,
     named_data_file,
+    rows_of_files,
 )
 from lake_assets.incremental.engine.publish import ancestors, main_id, summary_of
 
@@ -99,9 +100,6 @@ MAX_CHANGED_ROWS = 5_000_000
 
 MAX_FILTERED_KEYS = 200
 """Up to this many keys are sought by the statistics of a file's row groups; above, Iceberg does not use them."""
-
-FILES_AT_ONCE = 16
-"""Number of files whose rows may be in memory at a time."""
 
 TOTALS = ("total-data-files", "total-records", "total-files-size")
 """The fields of a snapshot's summary that `Totals` is read from. They are optional in Iceberg."""
@@ -697,26 +695,15 @@ class SnapshotReader:
         key = (file.file_path, self.start, self.columns)
         known = _cache.find(key)
         if known is None:
-            known = tuple(sorted(self.accepted(self.read([file], self.columns)).items()))
+            known = tuple(sorted(self.accepted(rows_of_files(self.table, [file], self.columns)).items()))
             _cache.keep(key, known)
         return known
-
-    def read(
-        self, files: Sequence[DataFile], columns: Iterable[str], condition: BooleanExpression = ALWAYS_TRUE
-    ) -> Iterator[pa.RecordBatch]:
-        """Yield columns of files, by field id: one that was renamed since is found. Delete files are not applied."""
-        scan = ArrowScan(self.table.metadata, self.table.io, self.table.schema().select(*columns), condition)
-        for start in range(0, len(files), FILES_AT_ONCE):
-            yield from scan.to_record_batches([FileScanTask(file) for file in files[start : start + FILES_AT_ONCE]])
 
     def accepted(self, batches: Iterable[pa.RecordBatch]) -> Counter[int]:
         """Return hour → rows that quarantine accepts, of batches with the columns of the time and the landing."""
         found: Counter[int] = Counter()
         for batch in batches:
-            times, *landings = (
-                batch.column(name).cast(pa.timestamp("us", batch.column(name).type.tz)).cast(pa.int64())
-                for name in self.columns
-            )
+            times, *landings = (microseconds(batch, name) for name in self.columns)
             is_accepted = pc.and_(
                 pc.greater_equal(times, self.start * HOUR_MICROSECONDS), pc.less(times, END_MICROSECONDS)
             )
@@ -767,7 +754,7 @@ def _versions_of_keys(
     """
     assert source.key is not None, "a source with versions has a key"
     name = source.key
-    found = [_plain(batch.column(name)).unique() for batch in reader.read(new, [name])]
+    found = [_plain(batch.column(name)).unique() for batch in rows_of_files(reader.table, new, [name])]
     keys = pa.chunked_array(found).unique().drop_null() if found else pa.array([])
     if not len(keys):
         return EarlierVersions()
@@ -782,7 +769,7 @@ def _versions_of_keys(
             condition = In(name, set(keys.to_pylist()))  # type: ignore[call-arg, arg-type]
     exist = False
     hours: set[int] = set()
-    for batch in reader.read(may_match, dict.fromkeys([name, *reader.columns]), condition):
+    for batch in rows_of_files(reader.table, may_match, {name, *reader.columns}, condition):
         versions = batch.filter(pc.is_in(_plain(batch.column(name)).cast(keys.type), value_set=keys))
         exist = exist or versions.num_rows > 0
         hours |= reader.accepted([versions]).keys()
