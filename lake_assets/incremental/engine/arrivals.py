@@ -23,18 +23,18 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyiceberg.manifest import DataFileContent, ManifestContent, ManifestEntry, ManifestEntryStatus
+from pyiceberg.manifest import DataFileContent, ManifestEntry, ManifestEntryStatus
 from pyiceberg.table import ALWAYS_TRUE, FileScanTask, Table
 from pyiceberg.table.snapshots import Operation, Snapshot
 
 from lake_assets.base import columns
 from lake_assets.base.hours import HOUR_MICROSECONDS, moment_at
 from lake_assets.incremental.declaration import RawTable, Source
-from lake_assets.incremental.engine.iceberg import ArrowScan, changed_entries, entries, own_manifests
+from lake_assets.incremental.engine.iceberg import ArrowScan, changed_entries, live_entries
 from lake_assets.incremental.engine.source_changes import (
     HOUR_MILLISECONDS,
-    DataFiles,
     SnapshotChange,
+    SnapshotReader,
     TimeRange,
     raw_history,
 )
@@ -330,7 +330,7 @@ def raw_snapshots(
         start: The pipeline's first event hour.
     """
     source = Source(raw.table, raw.time_column, landed_column=raw.landed_column)
-    files = DataFiles(table, source, start)
+    files = SnapshotReader(table, source, start)
     for change in raw_history(table, source, since, start):
         times = _time_range(change)
         commit_hour = change.committed_at_ms // HOUR_MILLISECONDS
@@ -394,7 +394,7 @@ def count_by_commit(table: Table, raw: RawTable, counter: ArrivalCounter) -> Non
     """
     appended_at = {s.snapshot_id: s.timestamp_ms for s in table.metadata.snapshots if _is_append(s)}
     files: defaultdict[int | None, list[FileScanTask]] = defaultdict(list)
-    for entry in _live_data(table):
+    for entry in live_entries(table, table.current_snapshot()):
         files[appended_at.get(entry.snapshot_id or 0)].append(FileScanTask(entry.data_file))
     for committed_at_ms, tasks in files.items():
         for batch in _read_times(table, raw, tasks, committed_at_ms):
@@ -405,14 +405,6 @@ def arrival_counter(raw: RawTable, start: int) -> ArrivalCounter:
     """Return a counter of the rows of a raw table, as `_read_times` reads them."""
     landed_column = raw.landed_column or columns.LANDED
     return ArrivalCounter(raw.table, raw.time_column, start, LOOKBACK_HOURS, landed_column)
-
-
-def _live_data(table: Table) -> Iterator[ManifestEntry]:
-    """Yield the entries of the live data files of the head."""
-    head = table.current_snapshot()
-    for manifest in head.manifests(table.io) if head else []:
-        if manifest.content is ManifestContent.DATA:
-            yield from entries(manifest, table.io, discard_deleted=True)
 
 
 def _is_append(snapshot: Snapshot) -> bool:
@@ -441,7 +433,7 @@ def _time_range(change: SnapshotChange) -> TimeRange | None:
     return lowest, highest
 
 
-def _rows_by_hour(files: DataFiles, change: SnapshotChange, commit_hour: int | None) -> dict[int, int]:
+def _rows_by_hour(files: SnapshotReader, change: SnapshotChange, commit_hour: int | None) -> dict[int, int]:
     """Return landing hour → added rows, for each partition in which the snapshot added or removed a file.
 
     Args:
@@ -459,7 +451,7 @@ def _rows_by_hour(files: DataFiles, change: SnapshotChange, commit_hour: int | N
     return dict(sorted(rows.items()))
 
 
-def _landing_hour(files: DataFiles, entry: ManifestEntry, commit_hour: int | None) -> int | None:
+def _landing_hour(files: SnapshotReader, entry: ManifestEntry, commit_hour: int | None) -> int | None:
     found = files.landing_hour(entry.data_file)
     return commit_hour if found is None else found
 
@@ -472,4 +464,4 @@ def _rows_added(entry: ManifestEntry) -> int:
 def _changed_entries(table: Table, snapshot_id: int) -> Iterator[ManifestEntry]:
     snapshot = table.snapshot_by_id(snapshot_id)
     if snapshot is not None:
-        yield from changed_entries(own_manifests(snapshot, table.io), table.io, snapshot_id)
+        yield from changed_entries(snapshot, table.io)

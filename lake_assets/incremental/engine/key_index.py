@@ -36,7 +36,7 @@ from pyiceberg.typedef import Record
 from lake_assets.base.columns import column as column_of
 from lake_assets.connections.catalog import KEY_INDEX
 from lake_assets.incremental.engine import iceberg, publish
-from lake_assets.incremental.engine.iceberg import ArrowScan, changed_entries, entries, own_manifests
+from lake_assets.incremental.engine.iceberg import ArrowScan, changed_entries, entries
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -276,7 +276,7 @@ def _follow(index: sqlite3.Connection, table: Table, column: str, snapshot: Snap
     if known:
         for each in reversed(newer):
             at = each.sequence_number or 0
-            changed = list(changed_entries(own_manifests(each, table.io), table.io, each.snapshot_id))
+            changed = list(changed_entries(each, table.io))
             for path in (entry.data_file.file_path for entry in changed if entry.status is ManifestEntryStatus.DELETED):
                 if added.pop(path, None) is None:
                     remove(index, path, at=at)
