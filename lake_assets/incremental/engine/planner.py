@@ -39,7 +39,7 @@ from lake_assets.incremental.engine.model import (
     due_at,
     in_whole_partitions,
 )
-from lake_assets.incremental.engine.planning import last_buildable_hour, plan, plan_acknowledged, plan_rebuild
+from lake_assets.incremental.engine.planning import last_buildable_hour, plan, plan_rebuild
 from lake_assets.incremental.engine.readable import check_new_files
 from lake_assets.incremental.engine.source_changes import (
     Head,
@@ -123,7 +123,7 @@ class Planner:
 
     def acknowledgement(self, state: State) -> Decision:
         """Plan the next session; if it has to wait, plan to move the watermark, so that changed hours are pending."""
-        return plan_acknowledged(self._planning_input(state))
+        return plan(self._planning_input(state), acknowledge=True)
 
     def rebuild(self, state: State, hours: Collection[int], *, run_id: str, reset: bool) -> Decision:
         """Plan to rebuild hours.
@@ -160,7 +160,7 @@ class Planner:
         if isinstance(self.target.mode, Stateless):
             return start, None
         last = last_buildable_hour(self._planning_input(state))
-        return start, state.committed.last_built if last is None else last
+        return start, state.committed.last_built if last is None else int(last)
 
     def source_table(self, source: Source) -> Table:
         """Load a source.
