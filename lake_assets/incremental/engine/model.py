@@ -25,7 +25,7 @@ from functools import cached_property
 from itertools import groupby
 from math import inf
 from operator import attrgetter
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 from lake_assets.base.grain import HOUR, Grain
 from lake_assets.base.hours import format_hours, hour_key, parse_hour
@@ -33,9 +33,6 @@ from lake_assets.base.timestamps import moment
 from lake_assets.errors import ConfigurationError
 from lake_assets.incremental.declaration import Defer, Mode, Sequential, Stateful, Stateless
 from lake_assets.incremental.engine.source_changes import SourceChanges, Totals
-
-if TYPE_CHECKING:
-    from lake_assets.incremental.declaration import Defer
 
 
 @dataclass(frozen=True)
@@ -83,20 +80,6 @@ def due_at(deferred: Iterable[DeferredHour], late: Defer | None) -> datetime | N
     if late is None or not since:
         return None
     return moment(min(since)) + late.longest_wait
-
-
-def still_deferred(
-    before: Iterable[DeferredHour], now: Iterable[DeferredHour], pending: Collection[int]
-) -> tuple[DeferredHour, ...]:
-    """Return the deferred hours after a session, ascending: those that are still pending.
-
-    Args:
-        before: Those before the session.
-        now: Those of its plan. They replace the former ones.
-        pending: The hours that are pending after the session. One that is not deferred is due at once.
-    """
-    found = {each.hour: each for each in (*before, *now)}
-    return tuple(found[hour] for hour in sorted(found.keys() & set(pending)))
 
 
 def wait_in_words(deferred: Collection[DeferredHour], late: Defer | None, grain: Grain = HOUR) -> str:
@@ -573,17 +556,6 @@ def settled(first: Sequence[AuditResult], again: Iterable[AuditResult]) -> tuple
     return tuple(results)
 
 
-def still_held(before: Iterable[HeldHour], done: Collection[int], now: Iterable[HeldHour]) -> tuple[HeldHour, ...]:
-    """Return the held hours, ascending, after a session that has built `done` and holds back `now`."""
-    held: dict[int, HeldHour] = {}
-    for earlier in before:
-        if earlier.hour not in done:
-            held[earlier.hour] = earlier
-    for newer in now:
-        held[newer.hour] = newer
-    return tuple(held[hour] for hour in sorted(held))
-
-
 def check_none_held(
     table: str,
     mode: Mode,
@@ -769,13 +741,13 @@ class Committed:
             found.append(DeferredHour(hour, waits.since_ms, waits.rows, waits.after))
         return tuple(found)
 
-    def built_by_others(self, code_version: str) -> tuple[tuple[int, int], ...]:
-        """Return the hours that other code has built than that of a version: ranges, both ends inclusive."""
-        older = [(first, last) for first, last, version in self.older if version not in ("", code_version)]
-        if self.span is None or self.code_version == code_version:
-            return tuple(older)
-        of_known = [range(first, last + 1) for first, last, _ in self.older]
-        return tuple(sorted([*older, *cut(self.span, of_known)]))
+    @property
+    def built_by(self) -> tuple[OlderCode, ...]:
+        """Which code has built which hours; ascending. That of `code_version` has built all of the span but `older`."""
+        if self.span is None:
+            return self.older
+        of_older = [range(first, last + 1) for first, last, _ in self.older]
+        return tuple(sorted([*self.older, *((*part, self.code_version) for part in cut(self.span, of_older))]))
 
     def why(self, hour: int) -> str:
         """Return why an hour is pending, for people."""
@@ -864,11 +836,6 @@ class PlanningInput:
     now: datetime | None = None
     history: tuple[int, ...] = ()
     max_hours: int = MAX_HOURS
-
-    @property
-    def source_names(self) -> str:
-        """The source tables, for people."""
-        return ", ".join(c.source for c in self.changes)
 
 
 def reloads_all(mode: Mode) -> bool:

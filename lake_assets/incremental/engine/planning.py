@@ -101,66 +101,63 @@ def plan(inputs: PlanningInput, *, acknowledge: bool = False) -> Decision:
     due = {hour: changed.get(hour, affected[hour]) for hour in sorted(affected.keys() - held - deferred.keys())}
     waiting = later | (held & (affected.keys() | pending)) | deferred.keys()
     through = _next_complete_through(inputs)
+    load: Literal["append", "overwrite", "none"]
+    build: dict[int, str] = {}
+    follows: set[int] = set()
+    late: tuple[LateRows, ...] | None = None
     if due:
         # An hour that only follows from others is rebuilt if the hour before it comes out changed.
         only_follow = committed.following - fresh.keys() if isinstance(mode, Sequential) else frozenset[int]()
-        own = grain.whole(changed.keys() - only_follow)
-        now, rest, follows = _first_chunk(inputs, due, own)
-        late = late_rows(inputs, due) if isinstance(mode, Stateless) and _only_appends(inputs) else None
-        # Until its last chunk is built, the new hours of a sequential target do not exist yet.
-        all_new_hours_built = max(now) == max(due) or not isinstance(mode, Sequential)
-        return _session(
-            inputs,
-            "overwrite" if late is None else "append",
-            {hour: due[hour] for hour in now},
-            fresh,
-            waiting=waiting | rest,
-            skipped=skipped,
-            follows=follows,
-            deferred=deferred.values(),
-            late=late or (),
-            complete_through=through if all_new_hours_built else None,
-        )
-
-    # No hour is due. New rows that lie in no hour, or that wait, are read all the same: the bad ones are quarantined.
-    appends = isinstance(mode, Stateless) and all(each.appends_only for each in inputs.changes)
-    appends = appends and (bool(deferred) or not fresh) and any(each.rows_added for each in inputs.changes)
-    has_compactions = any(each.since is not None and each.snapshots for each in inputs.changes) and not later
-    moves = bool(appends or affected or skipped or through is not None or has_compactions)
-    moves = moves and (not deferred or through is not None)
-    if not (moves and appends):
-        for each in committed.held:
-            if each.hour > last or (each.hour not in waiting and each.code_version == inputs.code_version):
-                continue
-            partition = grain.whole([each.hour])
-            why = "a source or the code has changed"
-            return _session(
-                inputs,
-                "overwrite",
-                {hour: f"{fresh.get(hour, why)}; was held back by {each.why}" for hour in sorted(partition)},
-                fresh,
-                waiting=waiting - partition,
-                skipped=skipped,
-                deferred=deferred.values(),
-                complete_through=_next_complete_through(inputs, built=partition),
-            )
-    if moves or (acknowledge and any(each.moved for each in inputs.changes)):
-        return _session(
-            inputs,
-            "append" if appends else "none",
-            {},
-            fresh,
-            waiting=waiting,
-            skipped=skipped,
-            deferred=deferred.values(),
-            complete_through=through,
-        )
-    if deferred:
-        return _no_session(inputs, "wait", wait_in_words(deferred.values(), inputs.late, grain), deferred.values())
-    if later:
-        hours = f"{grain.name}s {grain.format_hours(later)}"
-        return _no_session(inputs, "wait", f"{hours} wait for {_incomplete_sources(inputs, min(later))}")
-    return _no_session(inputs, "idle", f"no new snapshot of {', '.join(each.source for each in inputs.changes)}")
+        now, rest, follows = _first_chunk(inputs, due, grain.whole(changed.keys() - only_follow))
+        build = {hour: due[hour] for hour in now}
+        waiting |= rest
+        if isinstance(mode, Stateless) and _only_appends(inputs):
+            late = late_rows(inputs, due)
+        load = "overwrite" if late is None else "append"
+        if isinstance(mode, Sequential) and max(now) < max(due):
+            through = None  # until its last chunk is built, the new hours of a sequential target do not exist yet
+    else:
+        # New rows that lie in no hour, or that wait, are read all the same: the bad ones are quarantined.
+        appends = isinstance(mode, Stateless) and all(each.appends_only for each in inputs.changes)
+        appends = appends and (bool(deferred) or not fresh) and any(each.rows_added for each in inputs.changes)
+        has_compactions = any(each.since is not None and each.snapshots for each in inputs.changes) and not later
+        moves = bool(appends or affected or skipped or through is not None or has_compactions)
+        moves = moves and (not deferred or through is not None)
+        load = "append" if appends else "none"
+        retried = [
+            each
+            for each in committed.held
+            if each.hour <= last and (each.hour in waiting or each.code_version != inputs.code_version)
+        ]
+        if retried and not (moves and appends):
+            partition = grain.whole([retried[0].hour])
+            reason = "a source or the code has changed"
+            load = "overwrite"
+            for hour in sorted(partition):
+                build[hour] = f"{fresh.get(hour, reason)}; was held back by {retried[0].why}"
+            waiting -= partition
+            through = _next_complete_through(inputs, built=partition)
+        elif not moves and not (acknowledge and any(each.moved for each in inputs.changes)):
+            if deferred:
+                why = wait_in_words(deferred.values(), inputs.late, grain)
+                return _no_session(inputs, "wait", why, deferred.values())
+            if later:
+                hours = f"{grain.name}s {grain.format_hours(later)}"
+                return _no_session(inputs, "wait", f"{hours} wait for {_incomplete_sources(inputs, min(later))}")
+            names = ", ".join(each.source for each in inputs.changes)
+            return _no_session(inputs, "idle", f"no new snapshot of {names}")
+    return _session(
+        inputs,
+        load,
+        build,
+        fresh,
+        waiting=waiting,
+        skipped=skipped,
+        follows=follows,
+        deferred=deferred.values(),
+        late=late or (),
+        complete_through=through,
+    )
 
 
 def plan_rebuild(inputs: PlanningInput, hours: Collection[int], *, present: Collection[int], token: str) -> Decision:
@@ -172,7 +169,8 @@ def plan_rebuild(inputs: PlanningInput, hours: Collection[int], *, present: Coll
     Args:
         inputs: The planning input; its changes end at the watermark.
         hours: The hours to rebuild, in any order.
-        present: All event hours of the sources. Before the first session, those that are not rebuilt become pending.
+        present: Hours of the target. Before the first session, those of it or the sources that are not rebuilt become
+            pending.
         token: Distinguishes this rebuild from another one of the same hours.
 
     Raises:
@@ -180,7 +178,8 @@ def plan_rebuild(inputs: PlanningInput, hours: Collection[int], *, present: Coll
     """
     committed, mode, grain = inputs.committed, inputs.mode, inputs.grain
     is_first = any(each.since is None for each in inputs.changes)
-    unread = grain.whole(present) if is_first else frozenset()
+    fresh = changed_hours(inputs) if is_first else {}
+    unread = grain.whole([*fresh, *present]) if is_first else frozenset()
     wanted = set(grain.whole(hours))
     if not wanted:
         return NoSession("idle", "no hour was chosen")
@@ -208,7 +207,7 @@ def plan_rebuild(inputs: PlanningInput, hours: Collection[int], *, present: Coll
         inputs,
         "overwrite",
         dict.fromkeys(sorted(rebuilt), "a rebuild was requested"),
-        changed_hours(inputs) if is_first else {},
+        fresh,
         kind="rebuild",
         waiting=waiting,
         deferred=() if is_first else [each for each in committed.deferred if each.hour in waiting],
@@ -692,10 +691,7 @@ def _older_code(before: Committed, planned: SessionPlan, built: Collection[int])
     """
     if not planned.hours:
         return before.older
-    older = list(before.older)
-    if before.span is not None and before.code_version != planned.code_version:
-        of_older = [range(first, last + 1) for first, last, _ in older]
-        older += [(*each, before.code_version) for each in cut(before.span, of_older)]
+    older = before.older if before.code_version == planned.code_version else before.built_by
     rebuilt = [range(first, last + 1) for first, last in ranges(built if planned.load == "overwrite" else ())]
     left = [(*part, version) for first, last, version in older for part in cut((first, last), rebuilt)]
     merged: list[OlderCode] = []
@@ -739,13 +735,13 @@ def pending_hours(committed: Committed, decision: Decision, *, stuck: str = "") 
 # Entities
 
 
-def rebuilt(inputs: PlanningInput, planned: SessionPlan) -> tuple[int, ...]:
+def rebuilt(inputs: PlanningInput, planned: Decision) -> tuple[int, ...]:
     """Return the planned hours, ascending, that were built before and may be recomputed for some entities only.
 
     Empty if the target declares no entity, or was never built.
     """
     mode, last_built = inputs.mode, inputs.committed.last_built
-    if not isinstance(mode, Sequential) or mode.entity is None or last_built is None:
+    if isinstance(planned, NoSession) or not isinstance(mode, Sequential) or mode.entity is None or last_built is None:
         return ()
     return tuple(hour for hour in planned.hour_numbers if hour <= last_built)
 
