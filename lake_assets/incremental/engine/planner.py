@@ -232,7 +232,7 @@ class Planner:
             return found
         possible = {*self._present(state), *state.committed.pending, *state.committed.held_hours}
         for file in found.added:
-            for first, last in file.row_hours or ((file.hours,) if file.hours else ()):
+            for first, last in file.touched:
                 possible.update(range(first, last + 1))
         hours = sorted(self.target.grain.whole(possible))
         snapshots = []
