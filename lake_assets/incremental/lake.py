@@ -146,6 +146,7 @@ class Lake:
         """
         from lake_assets.incremental.operations.verify import compare
 
+        self._spark.session()  # without one, this fails before any table is read
         return [compare(self._engine, wanted) for wanted in self._targets(target)]
 
     def sessions(self, target: str, *, newest: int | None = None) -> list[SessionRecord]:

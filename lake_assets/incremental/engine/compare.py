@@ -165,7 +165,7 @@ def _by_rows(
         for place in range(len(floats))
     }
     if perturbed is None:
-        pairs = pairs.withColumns({name: F.lit(None).cast("double") for name in changes})
+        pairs = pairs.select("*", *(F.lit(None).cast("double").alias(name) for name in changes))
     else:
         largest = [F.max(F.when(change < F.lit(float("inf")), change)).alias(name) for name, change in changes.items()]
         changed = _pairs(target, rebuilt, perturbed, partitions).groupBy(HOUR).agg(*largest)
