@@ -93,7 +93,7 @@ def test_what_others_do_to_a_target_is_rebuilt_and_a_rollback_stops_it(lake: Lak
     planned = lake.json("plan", "payment_fact")
     assert [hour["hour"] for hour in planned["hours"]] == ["2026-01-01-00:00", "2026-01-01-01:00"]
     assert "no session made" in planned["hours"][0]["reason"]
-    lake("catch-up")
+    assert lake.run("catch-up", LAKE_FAILPOINT="after-committed").code == DIED
     assert sorted(payments(lake)) == ["p1", "p2", "p3"]
 
     assert first is not None
@@ -104,6 +104,8 @@ def test_what_others_do_to_a_target_is_rebuilt_and_a_rollback_stops_it(lake: Lak
     lake("catch-up")
     assert sorted(payments(lake)) == ["p1", "p2", "p3"]
     lake("verify", "payment_fact")
+    numbers = [number for state, number in logged(lake) if state == "committed"]
+    assert numbers == list(range(1, len(numbers) + 1)), "also the session whose process died is in the log"
 
 
 def test_commands_say_which_hours_other_code_has_built(lake: LakeDoor) -> None:

@@ -56,6 +56,7 @@ from lake_assets.incremental.engine.state import (
     commit_state,
     number_of,
     outside_changes,
+    published_state,
     read_state,
     source_range,
 )
@@ -148,6 +149,8 @@ class Engine:
         Raises:
             TargetError: The target is not the table that its sessions have built.
         """
+        if accept_rollback:
+            self._complete_log(target)
         state = read_state(self.catalog, self.log, target.table, accept_rollback=accept_rollback)
         if state.n or not state.watermarks:
             return state
@@ -343,6 +346,7 @@ class Engine:
 
         def unbuilt() -> State:
             """Return the state as if no session had built the target; numbers go on."""
+            self._complete_log(target)
             table = iceberg.load(self.catalog, target.table)
             numbers = map(number_of, table.metadata.snapshots)
             return State(target.table, highest=max([*self.log.numbers(target.table), *numbers]), table=table)
@@ -612,6 +616,12 @@ class Engine:
         """Return how late the rows that a snapshot appended to a raw table landed: landing hour → lateness."""
         table = load_raw(self.catalog, raw)
         return arrivals.lateness(table, raw, snapshot, start=self.pipeline.start_hour)
+
+    def _complete_log(self, target: Target) -> None:
+        """Log the session that was published last, if its process died before it had: the next may not follow it."""
+        published = published_state(self.catalog, target.table)
+        if published is not None:
+            self.log.complete(published)
 
     def _planner(self, target: Target) -> Planner:
         return self.planner(self.catalog, self.pipeline, target, clock=self.clock)

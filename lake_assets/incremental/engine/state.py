@@ -354,6 +354,17 @@ def read_state(catalog: Catalog, log: Log, process: str, *, accept_rollback: boo
     return State(process, highest=highest, table=table)
 
 
+def published_state(catalog: Catalog, process: str) -> State | None:
+    """Return the state of the session that was published last, also if main was rolled back behind it since."""
+    table = iceberg.find(catalog, process)
+    tag = None if table is None else publish.tag_id(table)
+    snapshot = None if table is None or tag is None else table.snapshot_by_id(tag)
+    if table is None or snapshot is None or not has_state(snapshot):
+        return None
+    state = _stored_in(snapshot, table, process)
+    return state if state.uuid == str(table.metadata.table_uuid) else None
+
+
 def commit_state(catalog: Catalog, planned_on: Table, after: State, snapshot_id: int | None) -> State:
     """End a session: its snapshot becomes main, in one commit.
 
