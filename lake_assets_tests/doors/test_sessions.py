@@ -126,6 +126,7 @@ def test_commands_say_which_hours_other_code_has_built(lake: LakeDoor) -> None:
     text = lake("plan", "payment_fact").replace("\n", " ")
     assert "built by other code: 2026-01-01-00:00..2026-01-01-02:00 (3 hours)" in text
     assert "lake rebuild payment_fact 2026-01-01-00:00 2026-01-01-02:00" in text
+    assert "built by other code" in json.dumps(lake.json("report")["data_path"]), "the report says it, too"
     lake("catch-up")
     assert set(payments(lake).values()) == {Decimal(1)}, "nothing is rebuilt by itself"
 

@@ -355,23 +355,34 @@ def wait_if_beyond_data(decision: Decision, grain: Grain) -> Decision:
 
 def with_other_code(decision: Decision, state: State, target: Target) -> Decision:
     """Return a decision that also says which hours other code has built, and stay so after it, and how to rebuild."""
-    known = (target.code_version, "")
-    others = [(first, last) for first, last, version in state.committed.built_by if version not in known]
     planned = decision.hour_numbers if isinstance(decision, SessionPlan) and decision.load == "overwrite" else ()
-    rebuilt = [range(first, last + 1) for first, last in ranges(planned)]
-    left = [span for each in others for span in cut(each, rebuilt)]
-    if not left:
+    note = built_by_other_code(state, target, but=planned)
+    if not note:
         return decision
-    hours = sum(last - first + 1 for first, last in left)
-    text = ", ".join(f"{hour_key(first)}..{hour_key(last)}" for first, last in left[:MOST_SPANS])
-    more = f", and {len(left) - MOST_SPANS} ranges more" if len(left) > MOST_SPANS else ""
-    note = (
-        f"built by other code: {text}{more} ({hours:,} hours); "
-        f"`lake rebuild {target.name} {hour_key(left[0][0])} {hour_key(left[-1][1])}` builds them again"
-    )
     if isinstance(decision, NoSession):
         return replace(decision, reason=f"{decision.reason}; {note}")
     return replace(decision, notes=(*decision.notes, note))
+
+
+def built_by_other_code(state: State, target: Target, *, but: Collection[int] = ()) -> str:
+    """Return which hours other code than the present one has built, and how to rebuild them; empty if there are none.
+
+    Args:
+        but: Hours that are left out: they are about to be rebuilt.
+    """
+    known = (target.code_version, "")
+    others = [(first, last) for first, last, version in state.committed.built_by if version not in known]
+    rebuilt = [range(first, last + 1) for first, last in ranges(but)]
+    left = [span for each in others for span in cut(each, rebuilt)]
+    if not left:
+        return ""
+    hours = sum(last - first + 1 for first, last in left)
+    text = ", ".join(f"{hour_key(first)}..{hour_key(last)}" for first, last in left[:MOST_SPANS])
+    more = f", and {len(left) - MOST_SPANS} ranges more" if len(left) > MOST_SPANS else ""
+    return (
+        f"built by other code: {text}{more} ({hours:,} hours); "
+        f"`lake rebuild {target.name} {hour_key(left[0][0])} {hour_key(left[-1][1])}` builds them again"
+    )
 
 
 def wait_if_blocked(state: State, decision: Decision, target: Target) -> Decision:

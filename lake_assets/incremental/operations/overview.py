@@ -26,6 +26,7 @@ from lake_assets.incremental.engine.columns import check_time_columns
 from lake_assets.incremental.engine.complete import source_complete_through
 from lake_assets.incremental.engine.iceberg import QUARANTINE, ArrowScan
 from lake_assets.incremental.engine.model import AuditResult, HeldHour
+from lake_assets.incremental.engine.planner import built_by_other_code
 from lake_assets.incremental.engine.session_log import SessionLog, SessionRecord
 from lake_assets.incremental.engine.state import State, read_state
 
@@ -152,6 +153,7 @@ class TargetOverview:
         problem: In which way it is not as its sessions left it, or why it cannot be read; None if all is well.
         columns: Its columns, in order.
         remedy: What to do about the problem.
+        other_code: Which hours other code than the present one has built, and how to rebuild them; empty for none.
     """
 
     table: str
@@ -163,6 +165,7 @@ class TargetOverview:
     problem: str | None = None
     columns: tuple[ColumnOverview, ...] = ()
     remedy: str = ""
+    other_code: str = ""
 
     @property
     def has_marked_hours(self) -> bool:
@@ -285,6 +288,7 @@ def _target_overview(
         problem=problem.problem if problem else None,
         columns=tuple(columns),
         remedy=problem.remedy if problem else "",
+        other_code=built_by_other_code(state, target),
     )
 
 

@@ -62,6 +62,8 @@ def _add_pending(pending: _Pending, engine: Engine, found: TargetOverview) -> No
     if found.skipped:
         remedy = f"They lie beyond the catch-up threshold. `lake rebuild {target.name} FROM TO` builds them."
         pending.add(f"skipped: {format_hours(found.skipped)}", remedy=remedy)
+    if found.other_code:  # a person may want it so
+        pending.add(found.other_code)
     if target.max_delay is not None:
         verdict = freshness(engine.catalog, engine.pipeline, target, engine.clock())
         if not verdict.fresh:
