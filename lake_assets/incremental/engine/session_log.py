@@ -38,12 +38,12 @@ from lake_assets.base.recent import Recent
 from lake_assets.errors import StoredByNewerVersion
 from lake_assets.incremental.engine import iceberg, publish
 from lake_assets.incremental.engine.iceberg import (
-    HIGH_WATERMARK,
     QUARANTINE,
-    SESSION,
     OneCopyTransaction,
     entries,
+    high_watermark_table,
     naming_damaged_file,
+    session_table,
 )
 from lake_assets.incremental.engine.model import (
     AuditResult,
@@ -242,13 +242,15 @@ class SessionLog:
 
     def __init__(self, catalog: Catalog) -> None:
         self.catalog = catalog
+        self.sessions = session_table(catalog)
+        self.watermarks = high_watermark_table(catalog)
         self._unwritten: list[tuple[SessionRecord, State]] = []
         self._is_batch = False
 
     def add(self, record: SessionRecord, state: State | None = None) -> None:
         """Write a session, at once or with the others of a batch. One that was stopped has no state."""
         if state is None:
-            self._append(SESSION, [session_row(record)])
+            self._append(self.sessions, [session_row(record)])
             return
         self._unwritten.append((record, state))
         if not self._is_batch:
@@ -269,8 +271,8 @@ class SessionLog:
         if process is not None and all(state.process != process for _, state in self._unwritten):
             return
         written, self._unwritten = self._unwritten, []
-        self._append(SESSION, [session_row(record) for record, _ in written])
-        self._append(HIGH_WATERMARK, [row for _, state in written for row in _watermark_rows(state)])
+        self._append(self.sessions, [session_row(record) for record, _ in written])
+        self._append(self.watermarks, [row for _, state in written for row in _watermark_rows(state)])
 
     def numbers(self, process: str) -> tuple[int, int]:
         """Return the numbers of the newest session of a process, and of the newest one that was committed; 0 for none.
@@ -281,7 +283,7 @@ class SessionLog:
         """
         unwritten = [state.n for _, state in self._unwritten if state.process == process]
         found = []
-        for name in (SESSION, HIGH_WATERMARK):
+        for name in (self.sessions, self.watermarks):
             table = self._table(name)
             with naming_damaged_file(self.catalog, name, repair=FORGETS):
                 found.append(max([0, *unwritten, *([_ProcessRows(table, process).revision] if table else [])]))
@@ -292,20 +294,20 @@ class SessionLog:
         self.flush(state.process)
         if state.n == 0 or not state.log:
             return
-        table = self._table(HIGH_WATERMARK)
+        table = self._table(self.watermarks)
         if table is not None and _ProcessRows(table, state.process).revision >= state.n:
             return
         self.add(record_of(state), state)
 
     def before(self, process: str) -> Before | None:
         """Return the state that the version before left; None if the process has none, or has a newer one."""
-        marks = self._newest_rows(HIGH_WATERMARK, process)
+        marks = self._newest_rows(self.watermarks, process)
         if not marks:
             return None
         metadata = json.loads(marks[0]["metadata"])
         if "n" in metadata:
             return None
-        sessions = self._newest_rows(SESSION, process)
+        sessions = self._newest_rows(self.sessions, process)
         newest = _session_record(sessions[0]) if sessions else None
         if newest is not None and (newest.run_id != EXTERNAL_RUN or newest.state not in ("planned", "published")):
             newest = None
@@ -329,10 +331,10 @@ class SessionLog:
             TableDamaged: A file of the log cannot be read.
         """
         self.flush(process)
-        table = self._table(SESSION)
+        table = self._table(self.sessions)
         if table is None:
             return []
-        with naming_damaged_file(self.catalog, SESSION, repair=FORGETS):
+        with naming_damaged_file(self.catalog, self.sessions, repair=FORGETS):
             last = _ProcessRows(table, process).revision
             span = last if newest is None else newest * MOVES
             while True:
@@ -351,11 +353,11 @@ class SessionLog:
         """
         self.flush(process)
         key = hour_key(hour)
-        table = self._table(SESSION)
+        table = self._table(self.sessions)
         if table is None:
             return []
         columns = ("session_id", "revision", "state", "started_at", "built_hours")
-        with naming_damaged_file(self.catalog, SESSION, repair=FORGETS):
+        with naming_damaged_file(self.catalog, self.sessions, repair=FORGETS):
             all_states = _newest_states(_scan(table, process, GreaterThan("revision", 0), columns))  # type: ignore[call-arg, arg-type]
             built = {
                 row["revision"]
@@ -426,8 +428,8 @@ def create_tables(catalog: Catalog) -> list[str]:
     by_process = {"process_name": IdentityTransform[Any]()}
     properties = {FORMAT_PROPERTY: str(FORMAT), **LOG_PROPERTIES}
     wanted = [
-        (SESSION, SESSION_COLUMNS, by_process),
-        (HIGH_WATERMARK, WATERMARK_COLUMNS, by_process),
+        (session_table(catalog), SESSION_COLUMNS, by_process),
+        (high_watermark_table(catalog), WATERMARK_COLUMNS, by_process),
         (QUARANTINE, QUARANTINE_COLUMNS, {"target": IdentityTransform[Any]()}),
     ]
     created = []
@@ -509,7 +511,7 @@ def _prepared(catalog: Catalog, name: str) -> Table:
     """Load a log table; add the columns that one of an older version lacks, and mark its format."""
     table = iceberg.load(catalog, name)
     check_format(table)
-    wanted = SESSION_COLUMNS if name == SESSION else WATERMARK_COLUMNS
+    wanted = SESSION_COLUMNS if name == session_table(catalog) else WATERMARK_COLUMNS
     missing = wanted.keys() - set(table.schema().column_names)
     if not missing and table.properties.get(FORMAT_PROPERTY) == str(FORMAT):
         return table

@@ -43,7 +43,7 @@ from pyiceberg.table import Table
 from lake_assets.base.findings import Check, Finding, Level, Repair, run_checks
 from lake_assets.base.hours import hour_key
 from lake_assets.connections import remembered_tables, table_folders
-from lake_assets.connections.catalog import connect, is_blank, remember_tables, sqlite_file, table_names
+from lake_assets.connections.catalog import connect, is_blank, log_tables, remember_tables, sqlite_file, table_names
 from lake_assets.connections.clients.catalog_properties import pyiceberg_properties
 from lake_assets.connections.clients.postgresql import safe_address
 from lake_assets.connections.clients.sql_catalog import one_look
@@ -60,14 +60,20 @@ from lake_assets.incremental.declaration import Pipeline
 from lake_assets.incremental.engine import iceberg, publish
 from lake_assets.incremental.engine.columns import Declared, declared_columns, differences, load_existing, remedy_of
 from lake_assets.incremental.engine.engine import Engine
-from lake_assets.incremental.engine.iceberg import HIGH_WATERMARK, QUARANTINE, SESSION, DamagedFile, damaged_file
+from lake_assets.incremental.engine.iceberg import (
+    QUARANTINE,
+    DamagedFile,
+    damaged_file,
+    high_watermark_table,
+    session_table,
+)
 from lake_assets.incremental.engine.readable import check_head
 from lake_assets.incremental.engine.session_log import LOG_PROPERTIES, create_tables
 from lake_assets.incremental.engine.state import State, number_of
 from lake_assets.incremental.operations.freshness import target_problems
 from lake_assets.incremental.operations.maintain import (
-    ENGINE_TABLES,
     SnapshotReferences,
+    engine_tables,
     former_tables,
     list_files,
     read_references,
@@ -285,8 +291,6 @@ def _read(io: FileIO, location: str, name: str) -> MetadataFile:
     )
 
 
-LOGS = (SESSION, HIGH_WATERMARK)
-
 STARTED_AGAIN = "lake.started-again"
 """Property of a log table that was created again on purpose: the former one in its folder is damaged."""
 
@@ -304,7 +308,8 @@ def forget(catalog: Catalog, name: str, damaged: DamagedFile) -> None:
     The files stay, so that they can be restored. The damaged table comes last: if a repair dies before it, the log
     still cannot be read, and the repair is made again.
     """
-    other = HIGH_WATERMARK if name == SESSION else SESSION
+    session, high_watermark = session_table(catalog), high_watermark_table(catalog)
+    other = high_watermark if name == session else session
     if damaged.partition is not None:
         _delete(catalog, other, damaged.partition)
         _delete(catalog, name, damaged.partition)
@@ -360,9 +365,14 @@ class Context:
     def references(self) -> SnapshotReferences | None:
         """The newest rows of the session log; None if it is missing or cannot be read, which its check reports."""
         try:
-            return read_references(self.catalog) if set(LOGS) <= self.present else None
+            return read_references(self.catalog) if self.present.issuperset(self.logs) else None
         except Exception:  # whatever a damaged file makes its reader raise
             return None
+
+    @property
+    def logs(self) -> tuple[str, str]:
+        """The two tables of the session log."""
+        return self.settings.session_table, self.settings.high_watermark_table
 
     @property
     def targets(self) -> frozenset[str]:
@@ -378,7 +388,7 @@ class Context:
     def declared(self) -> frozenset[str]:
         """The tables that `lake init` creates."""
         raw = {raw.table for raw in self.pipeline.raw} if self.pipeline else set()
-        return self.targets.union(raw, ENGINE_TABLES)
+        return self.targets.union(raw, engine_tables(log_tables(self.settings)))
 
 
 CATALOG_CHECK = "catalog"
@@ -571,8 +581,6 @@ TABLE_CHECK = "tables"
 SAMPLE = 3
 """Number of manifests of each table that are read."""
 
-_LOGS = (SESSION, HIGH_WATERMARK, QUARANTINE)
-
 
 def check_tables(context: Context) -> Iterator[Finding]:
     """Yield what is wrong with the tables of the catalog."""
@@ -588,7 +596,7 @@ def check_tables(context: Context) -> Iterator[Finding]:
 def _check_table(context: Context, name: str) -> Iterator[Finding]:
     damaged = damaged_file(context.catalog, name, manifests=SAMPLE, data=False)
     if damaged is not None:
-        if name not in (SESSION, HIGH_WATERMARK):  # the check of sessions reports these, and can repair them
+        if name not in context.logs:  # the check of sessions reports these, and can repair them
             error = TableDamaged(name, damaged.path, damaged.cause)
             yield Finding(TABLE_CHECK, "error", error.problem, error.remedy)
         return
@@ -640,9 +648,10 @@ def _former_table(context: Context, name: str, table: Table, files: Sequence[str
 
 def _log_was_started_again(context: Context) -> bool:
     """Whether the session log is empty over a former one: somebody who drops a table does not drop the log with it."""
-    if SESSION not in context.present:
+    name, _ = context.logs
+    if name not in context.present:
         return False
-    log = iceberg.load(context.catalog, SESSION)
+    log = iceberg.load(context.catalog, name)
     on_purpose = STARTED_AGAIN in log.metadata.properties
     return _is_empty(log) and not on_purpose and bool(former_tables(log))
 
@@ -661,7 +670,7 @@ def _check_properties(context: Context, name: str, table: Table) -> Iterator[Fin
     required: Mapping[str, str] = {}
     if name in context.targets:
         required = {iceberg.WAP_ENABLED: "true"}
-    elif name in _LOGS:
+    elif name in (*context.logs, QUARANTINE):
         required = LOG_PROPERTIES
     wrong = {}
     for key, value in required.items():
@@ -715,13 +724,13 @@ Row = Mapping[str, Any]
 def check_log(context: Context) -> Iterator[Finding]:
     """Yield the damaged files of the session log. All files are read, because each may be the newest of a process."""
     sound = True
-    for name in LOGS:
+    for name in context.logs:
         damaged = damaged_file(context.catalog, name) if name in context.present else None
         if damaged is not None:
             sound = False
             yield _damaged(context, name, damaged)
     if sound:
-        yield Finding(LOG, "ok", f"{' and '.join(LOGS)} can be read.")
+        yield Finding(LOG, "ok", f"{' and '.join(context.logs)} can be read.")
 
 
 def check_watermarks(context: Context, references: SnapshotReferences) -> Iterator[Finding]:
@@ -779,7 +788,7 @@ def _check_watermark(context: Context, watermark: Row) -> Iterator[Finding]:
     source = watermark["source"]
     level: Level = "error" if process in context.targets else "warning"
     if process not in context.present and process not in context.targets:
-        text = f"etl.high_watermark has watermarks of {process}, but the catalog has no such table."
+        text = f"{context.logs[1]} has watermarks of {process}, but the catalog has no such table."
         yield Finding(
             WATERMARKS, level, text, f"Restore {process}. If it was removed on purpose, nothing is to be done."
         )

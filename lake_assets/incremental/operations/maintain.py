@@ -63,12 +63,20 @@ from tenacity import Retrying, retry_if_exception, stop_after_attempt, wait_rand
 
 from lake_assets.base.failpoints import reach
 from lake_assets.base.hours import parse_hour
+from lake_assets.connections.catalog import HIGH_WATERMARK_TABLE, SESSION_TABLE
 from lake_assets.errors import ConfigurationError, UsageError
 from lake_assets.errors.texts import text_of
 from lake_assets.incremental.declaration import Pipeline
 from lake_assets.incremental.engine import iceberg, publish
 from lake_assets.incremental.engine.erasures import ERASURE
-from lake_assets.incremental.engine.iceberg import HIGH_WATERMARK, QUARANTINE, SESSION, entries, naming_damaged_file
+from lake_assets.incremental.engine.iceberg import (
+    HIGH_WATERMARK,
+    QUARANTINE,
+    SESSION,
+    entries,
+    high_watermark_table,
+    naming_damaged_file,
+)
 from lake_assets.incremental.engine.session_log import FORGETS
 
 if TYPE_CHECKING:
@@ -647,7 +655,7 @@ def read_references(catalog: Catalog) -> SnapshotReferences:
 
     Read a table's metadata before calling this: then they include every session that was committed on that metadata.
     """
-    return SnapshotReferences(_newest(catalog, HIGH_WATERMARK, _COLUMNS))
+    return SnapshotReferences(_newest(catalog, high_watermark_table(catalog), _COLUMNS))
 
 
 def _newest(catalog: Catalog, name: str, columns: Sequence[str]) -> tuple[Row, ...]:
@@ -671,6 +679,7 @@ def _known(*snapshot_ids: int | None) -> Iterator[int]:
 
 
 ENGINE_TABLES = (SESSION, HIGH_WATERMARK, QUARANTINE, ERASURE)
+"""The engine's own tables, unless settings name the first two."""
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
@@ -745,7 +754,7 @@ class Maintainer:
         Raises:
             UsageError: No table, or more than one, has this name.
         """
-        known = tables_of(self.pipeline)
+        known = tables_of(self.pipeline, self.catalog.properties)
         wanted = name.replace("/", ".")
         raw = self.pipeline.raw_table(wanted)
         if raw is not None and raw.exists_already:
@@ -781,14 +790,20 @@ class Maintainer:
                 engine.carry(target, why="maintenance", run_id="maintenance")
 
 
-def tables_of(pipeline: Pipeline) -> tuple[str, ...]:
-    """Return all tables to maintain: raw tables, targets, and the engine's own.
+def engine_tables(properties: Mapping[str, str]) -> tuple[str, ...]:
+    """Return the engine's own tables in a catalog with these properties."""
+    session, high_watermark, *others = ENGINE_TABLES
+    return properties.get(SESSION_TABLE, session), properties.get(HIGH_WATERMARK_TABLE, high_watermark), *others
+
+
+def tables_of(pipeline: Pipeline, properties: Mapping[str, str]) -> tuple[str, ...]:
+    """Return all tables to maintain: raw tables, targets, and the engine's own in a catalog with these properties.
 
     A table that another program has created is left to that program, whose readers and settings nobody here knows.
     """
     raw_tables = [raw.table for raw in pipeline.raw if not raw.exists_already]
     targets = [target.table for target in pipeline.targets]
-    return (*raw_tables, *targets, *ENGINE_TABLES)
+    return (*raw_tables, *targets, *engine_tables(properties))
 
 
 class _TableMaintenance:
