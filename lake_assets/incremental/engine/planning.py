@@ -647,7 +647,7 @@ def new_session(
         follows=tuple(sorted(follows)),
         held=tuple(held.hour for held in still_held),
         complete_through=complete_through if advances(inputs, complete_through) else None,
-        processing_uris=_processing_uris(inputs.changes),
+        processing_uris=tuple(uri for source in inputs.changes for uri in processing_uris(source)),
         cost=_cost(inputs.changes),
         notes=tuple(notes),
         code_version=inputs.code_version,
@@ -731,6 +731,7 @@ def _source_range(source: SourceChanges) -> SourceRange:
         source=source.source,
         table_uuid=head.table_uuid,
         from_snapshot_id=source.since.snapshot_id if source.since else None,
+        from_timestamp_ms=source.snapshots[0].committed_at_ms if source.since and source.snapshots else None,
         to_snapshot_id=head.snapshot_id,
         to_sequence_number=head.sequence_number,
         to_timestamp_ms=head.timestamp_ms,
@@ -741,8 +742,8 @@ def _source_range(source: SourceChanges) -> SourceRange:
     )
 
 
-LANDING_PARTITION = {"landing_date", "landing_hour", "batch_id"}
-"""The fields of the partition of a landed file. Files of tables that others have created may have none of them."""
+MAX_FILE_URIS = 1_000
+"""Most new files of a source that are named one by one; of more, the range of snapshots that brought them is."""
 
 
 def _session_id(process: str, parts: Iterable[str]) -> str:
@@ -751,15 +752,38 @@ def _session_id(process: str, parts: Iterable[str]) -> str:
     return f"{name}-{digest[:ID_DIGITS]}"
 
 
-def _processing_uris(changes: Iterable[SourceChanges]) -> tuple[dict[str, object], ...]:
-    """Return the landing partitions of the new files, each once, ordered by their values."""
-    partitions: dict[tuple[str, ...], dict[str, object]] = {}
-    for source in changes:
-        for file in source.added:
-            if file.partition.keys() >= LANDING_PARTITION:
-                values = tuple(map(str, file.partition.values()))
-                partitions.setdefault(values, dict(file.partition))
-    return tuple(partitions[values] for values in sorted(partitions))
+def processing_uris(source: SourceChanges, hours: Collection[int] | None = None) -> list[dict[str, object]]:
+    """Return where the new files of a source are, each place once, ordered by its values.
+
+    Args:
+        source: What is new in the source.
+        hours: Only files that may have rows of one of these hours; None for all files.
+
+    Returns:
+        Each with `source`, the table; and with the landing partition (`landing_date`, `landing_hour`, `batch_id`), or
+        with `partition` and `file` of a file that has none. If there are too many such files, with `from_snapshot_id`
+        (exclusive; None for the table's beginning) and `to_snapshot_id`.
+    """
+    places: dict[tuple[str, ...], dict[str, object]] = {}
+    files: list[dict[str, object]] = []
+    for file in source.added:
+        if hours is not None and not _may_have_rows(file, hours):
+            continue
+        if file.is_landed:
+            values = tuple(map(str, file.partition.values()))
+            places.setdefault(values, {"source": source.source, **file.partition})
+        else:
+            files.append({"source": source.source, "partition": dict(file.place), "file": file.path})
+    if len(files) > MAX_FILE_URIS:
+        since = source.since.snapshot_id if source.since else None
+        head = source.head.snapshot_id
+        files = [{"source": source.source, "from_snapshot_id": since, "to_snapshot_id": head}]
+    return [places[values] for values in sorted(places)] + sorted(files, key=lambda uri: str(uri.get("file")))
+
+
+def _may_have_rows(file: FileChange, hours: Collection[int]) -> bool:
+    spans = file.row_hours or ((file.hours,) if file.hours else ())
+    return any(first <= hour <= last for first, last in spans for hour in hours)
 
 
 def _cost(changes: Iterable[SourceChanges]) -> Cost:

@@ -878,11 +878,7 @@ def _landed_with_session(plan: SessionPlan, span: SourceRange, source: Source, c
     """
     if source.landed_column != USUALLY_LANDED or "landing_date" not in columns or "landing_hour" not in columns:
         return F.lit(True)
-    landings = []
-    for uri in plan.processing_uris:
-        if "landing_hour" in uri:
-            hour = int(str(uri["landing_hour"]))
-            landings.append((str(uri["landing_date"]), hour))
+    landings = plan.landings(waited=False)
     if not landings or span.from_snapshot_id is None:
         return F.lit(True)
     first_date, first_hour = min(landings)

@@ -140,7 +140,7 @@ class Session:
     @property
     def has_no_rows(self) -> bool:
         """Whether it reads no row: it builds no hour, and brings no row that may belong in quarantine."""
-        return self.plan.load == "none" and not self.plan.processing_uris
+        return self.plan.load == "none" and not self.plan.landings()
 
     @property
     def committed_before(self) -> Committed:

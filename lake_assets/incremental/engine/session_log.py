@@ -31,7 +31,7 @@ from pyiceberg.manifest import DataFile, ManifestContent, ManifestFile
 from pyiceberg.table import Table, Transaction
 from pyiceberg.table.update.snapshot import ExpireSnapshots
 from pyiceberg.transforms import IdentityTransform
-from pyiceberg.types import LongType, PrimitiveType, StringType
+from pyiceberg.types import IntegerType, LongType, PrimitiveType, StringType
 
 from lake_assets.base.hours import HOUR_FORMAT, hour_key, parse_hour
 from lake_assets.base.recent import Recent
@@ -56,7 +56,7 @@ from lake_assets.incremental.engine.model import (
     Waiting,
     held_by,
 )
-from lake_assets.incremental.engine.source_changes import Totals, Watermark
+from lake_assets.incremental.engine.source_changes import HOUR_MILLISECONDS, Totals, Watermark
 from lake_assets.incremental.engine.state import State
 
 SESSION_COLUMNS = {
@@ -95,6 +95,11 @@ SESSION_COLUMNS = {
     "started_at": "timestamptz",
     "ended_at": "timestamptz",
     "plan": "string",
+    # Columns of later versions: a table of an older one gets them, and its rows have no value in them.
+    "from_processing_date": "string",
+    "from_processing_hour": "int",
+    "to_processing_date": "string",
+    "to_processing_hour": "int",
 }
 WATERMARK_COLUMNS = {
     "process_name": "string",
@@ -515,7 +520,7 @@ def _prepared(catalog: Catalog, name: str) -> Table:
     missing = wanted.keys() - set(table.schema().column_names)
     if not missing and table.properties.get(FORMAT_PROPERTY) == str(FORMAT):
         return table
-    types = {"long": LongType(), "string": StringType()}
+    types = {"int": IntegerType(), "long": LongType(), "string": StringType()}
     with table.transaction() as transaction:
         if missing:
             with transaction.update_schema() as update:
@@ -547,6 +552,7 @@ def session_row(record: SessionRecord) -> dict[str, Any]:
         **_date_and_hour("from_event", first),
         **_date_and_hour("to_event", last),
         **_landing_columns(plan),
+        **_processing_columns(plan),
         "hours": json.dumps(hours),
         "built_hours": _hours_as_json(record.built),
         "pending_hours": _hours_as_json(plan.pending),
@@ -590,10 +596,7 @@ def _session_record(row: Row) -> SessionRecord:
 
 def _landing_columns(plan: SessionPlan) -> dict[str, Any]:
     """Return the first and the last landing hour of the partitions that a session reads."""
-    landings = []
-    for uri in plan.processing_uris:
-        if "landing_hour" in uri:
-            landings.append((str(uri["landing_date"]), uri["landing_hour"]))
+    landings = plan.landings()
     first = min(landings, default=(None, None))
     last = max(landings, default=(None, None))
     return {
@@ -602,6 +605,17 @@ def _landing_columns(plan: SessionPlan) -> dict[str, Any]:
         "to_landing_date": last[0],
         "to_landing_hour": last[1],
     }
+
+
+def _processing_columns(plan: SessionPlan) -> dict[str, Any]:
+    """Return the hours in which the first and the last new snapshot of the sources was committed."""
+    new = [each for each in plan.sources if each.from_snapshot_id != each.to_snapshot_id]
+    began = [each.from_timestamp_ms for each in new]
+    # What is read from the beginning of a table may be of any time before its head.
+    first = min((ms for ms in began if ms is not None), default=None) if None not in began else None
+    last = max((each.to_timestamp_ms for each in new), default=None)
+    hours = [None if ms is None else ms // HOUR_MILLISECONDS for ms in (first, last)]
+    return _date_and_hour("from_processing", hours[0]) | _date_and_hour("to_processing", hours[1])
 
 
 def _date_and_hour(prefix: str, hour: int | None) -> dict[str, Any]:

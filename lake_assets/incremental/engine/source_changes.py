@@ -219,6 +219,10 @@ TimeRange = tuple[int, int]
 """First and last time, microseconds since 1970, both inclusive."""
 
 
+LANDING_PARTITION = {"landing_date", "landing_hour", "batch_id"}
+"""The fields of the partition of a landed file. Files of tables that others have created may have none of them."""
+
+
 @dataclass(frozen=True)
 class FileChange:
     """One data file, as its manifest describes it.
@@ -232,6 +236,7 @@ class FileChange:
         times: Bounds of the time column; None if the metadata have none.
         row_hours: The event hours of its rows, if the file was opened; empty otherwise.
         rows_by_hour: Event hour and number of its rows, likewise; ascending.
+        place: Partition field → value as text, of a file whose partition does not tell when its rows landed.
     """
 
     path: str
@@ -242,6 +247,12 @@ class FileChange:
     times: TimeRange | None = None
     row_hours: tuple[HourRange, ...] = ()
     rows_by_hour: HourRows = field(default=(), repr=False)
+    place: Mapping[str, str] = field(default_factory=dict, repr=False)
+
+    @property
+    def is_landed(self) -> bool:
+        """Whether its partition says when its rows landed, and in which batch."""
+        return self.partition.keys() >= LANDING_PARTITION
 
 
 @dataclass(frozen=True)
@@ -321,6 +332,8 @@ class DataFiles:
             hours=None,
             times=times,
         )
+        if not described.is_landed:
+            described = replace(described, place=self._place(file))
         hours = self._hours_in_metadata(file, snapshot, times) if file.record_count else None
         if hours is None:
             return described
@@ -357,6 +370,16 @@ class DataFiles:
             if layout.is_date[position] and isinstance(value, int):
                 value = moment_at(value * HOURS_OF_DAY * HOUR_MICROSECONDS).date()
             found[name] = value
+        return found
+
+    def _place(self, file: DataFile) -> dict[str, str]:
+        """Return field name → value of a file's partition, as Iceberg writes them into paths."""
+        types = {field.field_id: field.field_type for field in self.table.schema().fields}
+        found: dict[str, str] = {}
+        for position, of_spec in enumerate(self.table.specs()[file.spec_id].fields):
+            value, source_type = file.partition[position], types.get(of_spec.source_id)
+            text = str(value) if source_type is None else of_spec.transform.to_human_string(source_type, value)
+            found[of_spec.name] = text
         return found
 
     def _has_rejected_times(self, file: DataFile, hours: HourRange, times: TimeRange | None) -> bool:
