@@ -8,6 +8,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from pyiceberg.transforms import HourTransform
 
 from lake_assets_tests.doors.lake_door import LakeDoor
 from lake_assets_tests.doors.test_first_steps import PAYMENT_FACT
@@ -46,6 +47,64 @@ def test_a_name_that_is_no_table_of_its_own_is_refused(lake_without_spark: LakeD
     refused = lake_without_spark.refused("status", **{variable: name})
     assert f"{variable} is '{name}': " in refused
     assert "lake.env" in refused
+
+
+OPTIONS = ("--src-tables", "orders|ordered_at", "--etl-pattern-id", "1")
+
+
+def plain_tables(lake: LakeDoor) -> None:
+    """Tables of another program: one of orders, and a target that has rows already."""
+    lake.declare(PAYMENT_FACT)
+    lake("init")
+    schema = pa.schema([("order_id", pa.string()), ("ordered_at", pa.timestamp("us", tz="UTC"))])
+    lake.catalog.create_namespace("shop")
+    for name in ("shop.orders", "shop.order_fact"):
+        lake.catalog.create_table(name, schema)
+    with lake.table("shop.order_fact").update_spec() as update:
+        update.add_field("ordered_at", HourTransform(), "ordered_at_hour")
+    rows = [{"order_id": f"o{n}", "ordered_at": datetime(2026, 1, 1, n, 5, tzinfo=UTC)} for n in range(3)]
+    for name, found in (("shop.orders", rows), ("shop.order_fact", rows[:1])):
+        lake.table(name).append(pa.Table.from_pylist(found, schema=schema))
+
+
+def test_what_is_named_of_an_undeclared_target_is_planned_or_refused_by_name(lake_without_spark: LakeDoor) -> None:
+    lake = lake_without_spark
+    plain_tables(lake)
+    before = lake.table("shop.order_fact").metadata_location
+
+    def refused(*options: str) -> str:
+        return lake.refused("session", "init", "order_fact", *options)
+
+    assert "There is no target 'order_fact'" in refused()
+    assert "without a time column" in refused("--src-tables", "orders", "--etl-pattern-id", "1")
+    assert "LAKE_SESSION_TABLE=a.b" in refused(*OPTIONS, "--psyberg-session-table", "a.b")
+    assert "LAKE_HIGH_WATERMARK_TABLE=a.b" in refused(*OPTIONS, "--psyberg-hwm-table", "a.b")
+    assert lake.table("shop.order_fact").metadata_location == before, "what is refused changes nothing"
+
+    opened = lake.json("session", "init", "order_fact", *OPTIONS, "--process-name", "load_orders")
+    assert opened["table"] == "shop.order_fact"
+    assert opened["plan"]["load"] == "overwrite", "an append would double the rows that it has"
+    assert "'load_orders', and not by 'p'" in refused("--process-name", "p")
+    assert lake.json("session", "init", "order_fact") == opened
+    assert "shop.orders: partition={}, file=" in lake("session", "init", "order_fact")
+    assert "Nothing was written" in lake.refused("session", "publish", "order_fact")
+
+
+def test_what_is_named_of_a_declared_target_has_to_agree(lake_without_spark: LakeDoor) -> None:
+    lake = lake_without_spark
+    lake.declare(PAYMENT_FACT)
+    lake("init")
+    lake.land("raw.payments", csv(row(1, "00:05")), through="2026-01-01-00:00")
+    for sources in ("payments", "raw.payments|event_ts"):
+        options = ("--src-tables", sources, "--etl-pattern-id", "1", "--process-name", "p")
+        found = lake.json("session", "init", "payment_fact", *options)
+        assert found == lake.json("session", "init", "payment_fact")
+    assert "is declared as stateless, which is 1" in lake.refused(
+        "session", "init", "payment_fact", "--etl-pattern-id", "2"
+    )
+    for sources in ("payments|landed_at", "core.payment_fact"):
+        said = lake.refused("session", "init", "payment_fact", "--src-tables", sources)
+        assert "is declared with 'raw.payments|event_ts'" in said
 
 
 def place(uri: dict[str, Any]) -> tuple[object, ...]:
