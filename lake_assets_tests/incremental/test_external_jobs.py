@@ -15,9 +15,10 @@ from lake_assets.base.hours import hour_key, hour_start
 from lake_assets.base.time_filters import hours_condition, within
 from lake_assets.connections.spark import jvm_conf, spark_conf, spark_environment, spark_home
 from lake_assets.demo.membership_simulator import worked_example
-from lake_assets.errors import AuditFailed, NotAsPlanned, PublishConflict, UsageError
+from lake_assets.errors import AuditFailed, LakeError, NotAsPlanned, PublishConflict, UsageError
 from lake_assets.incremental.declaration import SessionContext
 from lake_assets.incremental.engine.model import NoSession, OpenedSession
+from lake_assets.incremental.engine.undeclared import Named, find_target, remember
 from lake_assets.membership import PIPELINE
 from lake_assets.membership.raw import RAW
 from lake_assets_tests.doors.lake_door import LakeDoor
@@ -319,3 +320,64 @@ def test_a_given_id_may_be_used_for_another_plan_and_never_for_what_was_written_
         lake.engine.open_session(target, session_id="mine")
     with pytest.raises(UsageError, match=r"The session id is '\.\./x'"):
         lake.engine.open_session(target, session_id="../x")
+
+
+def test_hours_of_an_undeclared_target_are_overwritten_from_two_sources(catalog: Catalog, spark: SparkSession) -> None:
+    lake = Lake(catalog, spark)
+    spark.sql("CREATE NAMESPACE lake.shop")
+    for name, partition in (
+        ("orders", "days(ordered_at)"),
+        ("refunds", "order_id"),
+        ("order_fact", "hours(ordered_at)"),
+    ):
+        spark.sql(f"CREATE TABLE lake.shop.{name} {ORDERS} ({partition})")
+
+    def land(name: str, order: str, hour: int, *, through: int) -> None:
+        spark.sql(f"INSERT INTO lake.shop.{name} VALUES ('{order}', 1, TIMESTAMP '2026-01-01 0{hour}:10:00Z')")
+        lake.set_property(f"shop.{name}", "lake.complete-through", hour_key(START + through))
+
+    def opened() -> OpenedSession:
+        target = find_target(catalog, PIPELINE, "order_fact", Named("p", "orders,refunds|ordered_at", 2))
+        remember(catalog, PIPELINE, target, "p")
+        found = lake.engine.open_session(target)
+        assert isinstance(found, OpenedSession)
+        return found
+
+    def publish(first: int, last: int) -> tuple[int, ...]:
+        """Write the rows of these hours, and publish them by the name of the target alone."""
+        rows = f"SELECT * FROM lake.shop.orders WHERE {in_hours('ordered_at', first, last)}"
+        rows += f" UNION ALL {rows.replace('orders', 'refunds')}"
+        spark.conf.set("spark.wap.id", opened().wap_id)
+        spark.sql(f"INSERT INTO lake.shop.order_fact REPLACE WHERE {in_hours('ordered_at', first, last)} {rows}")
+        spark.conf.unset("spark.wap.id")
+        return lake.engine.publish_session(find_target(catalog, PIPELINE, "shop.order_fact")).hours_built
+
+    def published() -> list[str]:
+        return sorted(catalog.load_table("shop.order_fact").scan().to_arrow()["order_id"].to_pylist())
+
+    land("orders", "a", 1, through=3)
+    land("refunds", "b", 2, through=2)
+    plan = opened().plan
+    assert (plan.load, plan.hour_numbers, plan.complete_through) == ("overwrite", (START + 1, START + 2), START + 2)
+    places = [(uri["source"], uri["partition"]) for uri in plan.processing_uris]
+    assert places == [("shop.orders", {"ordered_at_day": "2026-01-01"}), ("shop.refunds", {"order_id": "b"})]
+    land("orders", "x", 3, through=3)
+    with pytest.raises(LakeError, match="2026-01-01-03:00"):
+        publish(1, 3)
+    assert published() == []
+    assert publish(1, 2) == (START + 1, START + 2)
+    assert published() == ["a", "b"]
+
+    land("refunds", "c", 1, through=3)
+    assert opened().plan.hour_numbers == (START + 1, START + 2, START + 3)
+    assert {(uri["source"], bool(uri.get("waited"))) for uri in opened().plan.processing_uris} == {
+        ("shop.refunds", False),
+        ("shop.orders", False),
+    }
+    assert publish(1, 3) == (START + 1, START + 2, START + 3)
+    assert published() == ["a", "b", "c", "x"]
+    rows = catalog.load_table("etl.high_watermark").scan().to_arrow().to_pylist()
+    assert {(row["process_name"], row["source"]) for row in rows} == {
+        ("shop.order_fact", "shop.orders"),
+        ("shop.order_fact", "shop.refunds"),
+    }
