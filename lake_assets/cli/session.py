@@ -41,7 +41,7 @@ def init(
         ),
     ] = None,
     etl_pattern_id: Annotated[
-        int | None, typer.Option(help="1: new rows are appended. 2: hours are overwritten. Default: as declared.")
+        int | None, typer.Option(help="How: 1 appends new rows, 2 overwrites hours. Default: as declared.")
     ] = None,
     psyberg_session_id: SessionId = None,
     psyberg_hwm_table: Annotated[
