@@ -23,7 +23,7 @@ test: setup ## style, types, imports, documentation, tests
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
-	$(PYTEST) --dist loadfile --no-loadscope-reorder -m 'not journey'
+	$(PYTEST) --dist loadfile --no-loadscope-reorder -m 'not journey and not cluster'
 
 journeys: setup ## long plays: services, faults, executors, backups, histories
 	@$(PYTHON) -I lake_assets/services/bootstrap.py --tests
@@ -43,6 +43,8 @@ faults: setup ## kill services while data flow, and write what heals how fast in
 
 cluster: setup ## the demos on Spark standalone, S3, PostgreSQL, three brokers, an ensemble and two code servers
 	@$(BIN)/python -m benchmarks.cluster
+	@$(PYTHON) -I lake_assets/services/bootstrap.py --tests
+	$(PYTEST) -m cluster
 
 cluster-faults: setup ## kill, pause and disturb these servers while data flow, and write docs/reliability.md
 	@$(BIN)/python -m benchmarks.cluster --faults 50

@@ -46,9 +46,7 @@ from lake_assets.connections.spark import open_spark
 from lake_assets.incremental.engine import iceberg
 from lake_assets.incremental.engine.engine import Engine
 from lake_assets.incremental.engine.model import Committed, SessionPlan, SessionReport, SourceRange
-from lake_assets.incremental.engine.session import commit_state
-from lake_assets.incremental.engine.state import after_session
-from lake_assets.incremental.engine.state import logged as logged_session
+from lake_assets.incremental.engine.state import after_session, commit_state
 from lake_assets.membership import PIPELINE
 from lake_assets.services.service import free_port, running
 from lake_assets.services.spark import spark as spark_service
@@ -379,8 +377,7 @@ class LakeWithPast:
         assert before.table is not None
         plan = SessionPlan(target.table, f"{target.name}-past", "session", "append", spans, ())
         committed = Committed(last_built=END - 1, complete_through=END - 1, code_version=target.code_version)
-        log = logged_session(before, plan, pattern_id=1, run_id="", started_at=hour_start(END))
-        after = after_session(before, plan, committed, log, before.highest + 1)
+        after = after_session(before, plan, committed, pattern_id=1, run_id="", started_at=hour_start(END))
         commit_state(self.engine.catalog, before.table, after, None)
 
     def _span(self, source: Source) -> SourceRange:

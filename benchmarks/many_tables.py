@@ -30,8 +30,7 @@ from lake_assets.incremental.engine.engine import Engine
 from lake_assets.incremental.engine.iceberg import COMPLETE_THROUGH
 from lake_assets.incremental.engine.model import SessionPlan
 from lake_assets.incremental.engine.planning import committed_after
-from lake_assets.incremental.engine.session import commit_state
-from lake_assets.incremental.engine.state import after_session, logged
+from lake_assets.incremental.engine.state import after_session, commit_state
 from lake_assets.incremental.from_settings import open_engine
 from lake_assets.settings import settings
 
@@ -110,8 +109,9 @@ def fill(engine: Engine) -> None:
         assert isinstance(plan, SessionPlan), plan
         assert state.table is not None
         committed = committed_after(each.mode, state.committed, plan, plan.hour_numbers)
-        log = logged(state, plan, pattern_id=each.mode.pattern_id, run_id="", started_at=hour_start(START))
-        commit_state(engine.catalog, state.table, after_session(state, plan, committed, log, state.highest + 1), None)
+        pattern_id = each.mode.pattern_id
+        after = after_session(state, plan, committed, pattern_id=pattern_id, run_id="", started_at=hour_start(START))
+        commit_state(engine.catalog, state.table, after, None)
 
 
 def seconds_until_published(catalog: Catalog, number: int, hour: int) -> float:

@@ -39,10 +39,9 @@ from lake_assets.incremental.engine import iceberg
 from lake_assets.incremental.engine.engine import Engine
 from lake_assets.incremental.engine.model import Committed, PlanningInput, SessionPlan, SourceRange
 from lake_assets.incremental.engine.planning import plan
-from lake_assets.incremental.engine.session import commit_state
 from lake_assets.incremental.engine.session_log import record_of
 from lake_assets.incremental.engine.source_changes import Head, Watermark, changes
-from lake_assets.incremental.engine.state import after_session, logged
+from lake_assets.incremental.engine.state import after_session, commit_state
 from lake_assets.membership import PIPELINE
 from lake_assets.membership.signup_fact import signup_fact
 from lake_assets.settings import Settings
@@ -124,8 +123,7 @@ def run_session(engine: Engine, number: int) -> None:
     assert before.table is not None
     source = SourceRange(SOURCE.table, "uuid", number, number + 1, number, number, None)
     planned = SessionPlan(signup_fact.table, f"signup_fact-{number}", "session", "none", (source,), ())
-    log = logged(before, planned, pattern_id=1, run_id="", started_at=FIRST)
-    after = after_session(before, planned, before.committed, log, before.highest + 1)
+    after = after_session(before, planned, before.committed, pattern_id=1, run_id="", started_at=FIRST)
     stored = commit_state(engine.catalog, before.table, after, None)
     engine.log.add(record_of(stored), stored)
 

@@ -128,7 +128,7 @@ class EngineSide:
         return Done(rows=report.rows_written, hours=len(report.hours_built))
 
     def missed(self, target: Target) -> int:
-        return compare(self.engine, target, self._spark).missing
+        return compare(self.engine, target).missing
 
     def close(self) -> None:
         self._spark.stop()
@@ -192,7 +192,7 @@ class LaneSide:
     def missed(self, target: Target) -> int:
         state = self.engine.state(self._with_lane(target))
         assert not state.committed.pending, "hours still wait"
-        return compare(self.engine, self._with_lane(target), self._spark).missing
+        return compare(self.engine, self._with_lane(target)).missing
 
     def close(self) -> None:
         self._spark.stop()

@@ -148,8 +148,7 @@ class Lake:
         """
         from lake_assets.incremental.operations.verify import compare
 
-        spark = self._spark.session()
-        return [compare(self._engine, wanted, spark) for wanted in self._targets(target)]
+        return [compare(self._engine, wanted) for wanted in self._targets(target)]
 
     def sessions(self, target: str, *, newest: int | None = None) -> list[SessionRecord]:
         """Return the sessions of a target, the one that moved last at the end.

@@ -17,7 +17,7 @@ import plotly.graph_objects as go
 
 from lake_assets.base.hours import format_hours, hour_start
 from lake_assets.incremental.engine.arrivals import Arrivals, Cell
-from lake_assets.incremental.operations.overview import SessionCost, TargetOverview
+from lake_assets.incremental.operations.overview import SessionSummary, TargetOverview
 
 Figure = dict[str, Any]
 """A plotly figure as JSON: `data` and `layout`."""
@@ -74,17 +74,8 @@ _LATENESS_TICKS = {
 @dataclass(frozen=True)
 class _Bar:
     table: str
-    session: SessionCost
+    session: SessionSummary
     end: datetime
-
-
-@dataclass(frozen=True)
-class _Series:
-    """One series of a bar chart by target. field: a field of `Saving`."""
-
-    name: str
-    colour: str
-    field: str
 
 
 def text(value: object) -> str:
@@ -206,44 +197,6 @@ def sessions(targets: Sequence[TargetOverview], now: datetime) -> Figure:
     return figure
 
 
-def saved_hours(targets: Iterable[TargetOverview], lookback_hours: int) -> Figure:
-    """Draw the hours that sessions rebuilt, that a lookback would have rebuilt, and that it would have missed."""
-    series = (
-        _Series("rebuilt", TEAL, "hours_rebuilt"),
-        _Series(f"{lookback_hours}-hour lookback", GREY, "lookback_hours"),
-        _Series("late hours it would miss", RED, "missed_hours"),
-    )
-    return _by_target(targets, series, "hours")
-
-
-def saved_rows(targets: Iterable[TargetOverview], lookback_hours: int) -> Figure:
-    """Draw the rows that sessions wrote, and those that a lookback would have written."""
-    series = (
-        _Series("written", TEAL, "rows_written"),
-        _Series(f"{lookback_hours}-hour lookback", GREY, "lookback_rows"),
-    )
-    return _by_target(targets, series, "rows")
-
-
-def _by_target(targets: Iterable[TargetOverview], series: Iterable[_Series], unit: str) -> Figure:
-    shown = [target for target in targets if target.saving.sessions]
-    traces = []
-    for one in series:
-        trace = go.Bar(
-            y=_tables(shown),
-            x=[getattr(target.saving, one.field) for target in shown],
-            name=one.name,
-            orientation="h",
-            marker={"color": one.colour},
-            hovertemplate=f"%{{x:,}} {unit}",
-        )
-        traces.append(trace)
-    figure = _figure(traces, x=unit, y="", height=110 + 58 * len(shown))
-    figure["layout"]["yaxis"] |= {"autorange": "reversed"}
-    figure["layout"] |= {"hovermode": "y unified", "bargap": 0.3}
-    return figure
-
-
 def _bars(targets: Iterable[TargetOverview], now: datetime) -> list[_Bar]:
     bars = []
     for target in targets:
@@ -266,17 +219,13 @@ def _session_bars(state: str, bars: Sequence[_Bar], least: timedelta) -> go.Bar:
     )
 
 
-def _session_label(session: SessionCost) -> str:
+def _session_label(session: SessionSummary) -> str:
     hours = format_hours(session.built or session.planned) or "no hours"
     lines = [
         f"<b>{text(session.session_id)}</b>: {text(session.state)}",
         f"{text(session.load)} {text(hours)}",
         f"{session.rows_read:,} rows read, {session.rows_written:,} written, {duration(session.seconds)}",
     ]
-    if session.lookback:
-        lines.append(f"lookback: {len(session.lookback)} hours, {session.lookback_rows:,} rows")
-    if session.missed:
-        lines.append(f"a lookback would miss: {text(format_hours(session.missed))}")
     for audit in session.failed_audits:
         lines.append(f"failed: {text(audit.name)}")
     lines.append(f"because of {text(session.reason)}")

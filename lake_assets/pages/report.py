@@ -9,7 +9,7 @@ from datetime import datetime
 from lake_assets.base.hours import format_hours, hour_key
 from lake_assets.incremental.engine.arrivals import Arrivals
 from lake_assets.incremental.engine.model import AuditResult
-from lake_assets.incremental.operations.overview import Overview, SessionCost, TargetOverview
+from lake_assets.incremental.operations.overview import Overview, SessionSummary, TargetOverview
 from lake_assets.pages import charts
 from lake_assets.pages import page as pages
 from lake_assets.pages.charts import Figure
@@ -25,7 +25,6 @@ MOST_CHARTED = 30
 """The maximum number of raw tables with charts: those with most late rows. `lake report --json` has all of them."""
 
 WARNING = "warning"
-NO_SESSION_BUILT = "No session has built an hour yet."
 MEANINGS = {
     "complete": "complete",
     "pending": "changed, to be rebuilt",
@@ -143,13 +142,6 @@ def _sections(overview: Overview) -> Iterator[Section]:
         "Very short sessions are drawn wider than they were.",
         (_sessions(overview),),
     )
-    yield Section(
-        "What catching up cost, and what it saved",
-        f"Sessions are compared with a lookback that reprocesses the last {overview.lookback_hours} hours and all "
-        "new hours in each session. Its rows are those that the target has now. Rebuilds that a person started are "
-        "not counted.",
-        tuple(_savings(overview)),
-    )
 
 
 def _charted(overview: Overview) -> list[Arrivals]:
@@ -186,19 +178,11 @@ def _sessions(overview: Overview) -> Chart:
     return Chart("Sessions over time", figure, instead="No session yet.")
 
 
-def _savings(overview: Overview) -> Iterator[Chart]:
-    hours = None
-    rows = None
-    if any(target.saving.sessions for target in overview.targets):
-        hours = charts.saved_hours(overview.targets, overview.lookback_hours)
-        rows = charts.saved_rows(overview.targets, overview.lookback_hours)
-    yield Chart("Hours", hours, instead=NO_SESSION_BUILT)
-    yield Chart("Rows", rows, instead=NO_SESSION_BUILT)
-
-
 def _cards(overview: Overview) -> Iterator[Card]:
     yield from _arrival_cards(overview)
-    yield from _saving_cards(overview)
+    sessions = [session for target in overview.targets for session in target.sessions]
+    yield Card(f"{sum(len(session.built) for session in sessions):,}", "hours rebuilt")
+    yield Card(charts.duration(sum(session.seconds or 0.0 for session in sessions)), "in sessions")
     failed = list(_failed_audits(overview))
     warnings = sum(audit.verdict == WARNING for audit in failed)
     blocked = len(failed) - warnings
@@ -218,19 +202,6 @@ def _arrival_cards(overview: Overview) -> Iterator[Card]:
     yield Card(f"{beyond:,}", f"rows later than a {overview.lookback_hours}-hour lookback", bad=beyond > 0)
 
 
-def _saving_cards(overview: Overview) -> Iterator[Card]:
-    savings = [target.saving for target in overview.targets]
-    rebuilt = sum(saving.hours_rebuilt for saving in savings)
-    saved = sum(saving.hours_saved for saving in savings)
-    lookback = sum(saving.lookback_hours for saving in savings)
-    missed = sum(saving.missed_hours for saving in savings)
-    seconds = sum(saving.seconds for saving in savings)
-    yield Card(f"{rebuilt:,}", "hours rebuilt")
-    yield Card(f"{saved:,}", f"hours saved, of {lookback:,} with a lookback")
-    yield Card(f"{missed:,}", "late hours that a lookback would have missed")
-    yield Card(charts.duration(seconds), "in sessions")
-
-
 def _failed_audits(overview: Overview) -> Iterator[FailedAudit]:
     for target in overview.targets:
         for session in target.sessions:
@@ -238,7 +209,7 @@ def _failed_audits(overview: Overview) -> Iterator[FailedAudit]:
                 yield _failed_audit(target, session, audit)
 
 
-def _failed_audit(target: TargetOverview, session: SessionCost, audit: AuditResult) -> FailedAudit:
+def _failed_audit(target: TargetOverview, session: SessionSummary, audit: AuditResult) -> FailedAudit:
     verdict = WARNING
     if audit.blocking:
         verdict = "stopped the session" if session.state == "blocked" else "held hours back"

@@ -67,6 +67,6 @@ def test_the_facts_in_sql_equal_those_in_python(tmp_path: Path, catalog: Catalog
     ]
     in_python = lake.engine_of(PIPELINE)
     for name in FACTS:
-        found = compare(in_python, PIPELINE.target(name), spark)
+        found = compare(in_python, PIPELINE.target(name))
         assert (found.missing, found.extra) == (0, 0), name
         assert found.rows > 0

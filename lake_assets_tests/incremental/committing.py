@@ -7,12 +7,11 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from lake_assets.incremental.engine.engine import Engine, _plan_of
+from lake_assets.incremental.engine.engine import Engine, carrying_plan
 from lake_assets.incremental.engine.model import Committed, SessionPlan
 from lake_assets.incremental.engine.planning import committed_after
-from lake_assets.incremental.engine.session import commit_state
 from lake_assets.incremental.engine.session_log import record_of
-from lake_assets.incremental.engine.state import BLOCKED, State, after_session, logged
+from lake_assets.incremental.engine.state import BLOCKED, State, after_session, commit_state
 
 if TYPE_CHECKING:
     from lake_assets.incremental.declaration import Target
@@ -48,14 +47,14 @@ def carry(engine: Engine, target: Target, *, complete_through: int) -> State:
     """Commit that all rows of a target are its sessions', and complete through an hour; nothing more is read."""
     before = engine.state(target)
     committed = replace(before.committed, complete_through=complete_through)
-    return _commit(engine, target, before, _plan_of(before, "published", committed), committed)
+    return _commit(engine, target, before, carrying_plan(before, "published"), committed)
 
 
 def _commit(engine: Engine, target: Target, state: State, decision: SessionPlan, committed: Committed) -> State:
     assert state.table is not None
     engine.log.complete(state)
-    log = logged(state, decision, pattern_id=target.mode.pattern_id, run_id="run", started_at=engine.clock())
-    after = after_session(state, decision, committed, log, state.highest + 1)
+    pattern_id = target.mode.pattern_id
+    after = after_session(state, decision, committed, pattern_id=pattern_id, run_id="run", started_at=engine.clock())
     stored = commit_state(engine.catalog, state.table, after, None)
     engine.log.add(record_of(stored), stored)
     return stored

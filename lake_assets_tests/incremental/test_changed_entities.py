@@ -15,7 +15,7 @@ from lake_assets.incremental.declaration import Sequential, Target
 from lake_assets.incremental.engine import iceberg
 from lake_assets.incremental.engine.engine import Engine
 from lake_assets.incremental.engine.model import SessionPlan, SessionReport
-from lake_assets.incremental.engine.prepare import ChangedEntities, differing, ids_of
+from lake_assets.incremental.engine.stage import differing, of_entities
 from lake_assets.membership import PIPELINE
 from lake_assets_tests.incremental.scenario import NOW, START, Lake, signup
 from lake_assets_tests.membership.in_memory import in_order
@@ -157,8 +157,8 @@ def test_rows_are_told_by_entity_and_null_is_one(spark: SparkSession) -> None:
 
     before = frame(("a", 1), ("b", 2), ("b", 2), (None, 3), ("d", 4))
     after = frame(("a", 1), ("b", 2), ("c", 5), (None, 6), ("d", 4))
-    changed = ChangedEntities("account", ids_of([differing(before, after), frame(("e", 7))], "account"))
-    found = {row[ENTITY] for row in changed.ids.collect()}
-    assert found == {"b", "c", "e", None}
-    assert {tuple(row) for row in changed.of(after).collect()} == {("b", 2), ("c", 5), (None, 6)}
-    assert {tuple(row) for row in changed.others(after).collect()} == {("a", 1), ("d", 4)}
+    ids = differing(before, after).withColumnRenamed("account", ENTITY).select(ENTITY).distinct()
+    assert {row[ENTITY] for row in ids.collect()} == {"b", "c", None}
+    assert {tuple(row) for row in of_entities(after, "account", ids).collect()} == {("b", 2), ("c", 5), (None, 6)}
+    others = of_entities(after, "account", ids, how="left_anti")
+    assert {tuple(row) for row in others.collect()} == {("a", 1), ("d", 4)}

@@ -108,4 +108,4 @@ def test_a_correction_rebuilds_all_hours_from_the_one_that_a_row_leaves(catalog:
     assert deleted == [{1, 2, 3, 4, 5}] * 2
     planned(version("a", 5, 30, amount=32), version("b", 1, 15, amount=64), through=7)
     for target in PIPELINE.targets:
-        assert verify.compare(lake.engine, target, spark).equal
+        assert verify.compare(lake.engine, target).equal

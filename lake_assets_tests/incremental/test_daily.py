@@ -87,7 +87,7 @@ def test_a_late_hour_rebuilds_its_day_and_a_day_waits_until_it_is_complete(
     assert files(lake)[day_2] == before[day_2]
     assert not files(lake)[day_1] & before[day_1]
     lake.assert_true()
-    assert verify.compare(lake.engine, lake.target(DAILY), spark).equal
+    assert verify.compare(lake.engine, lake.target(DAILY)).equal
 
     asked_for = lake.engine.rebuild(lake.target(DAILY), [START + 5])
     assert isinstance(asked_for, SessionReport)

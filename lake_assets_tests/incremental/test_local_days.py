@@ -181,7 +181,7 @@ def test_days_on_which_clocks_change_are_built_whole_and_late_rows_rebuild_them(
     rebuilt = lake.engine.rebuild(signups_by_day, [whole_day[5]])
     assert isinstance(rebuilt, SessionReport)
     assert (rebuilt.plan.hour_numbers, rebuilt.hours_unchanged) == (whole_day, whole_day)
-    assert verify.compare(lake.engine, signups_so_far, spark).equal
+    assert verify.compare(lake.engine, signups_so_far).equal
 
 
 def both(lake: Lake, reports: list[SessionReport]) -> tuple[list[int], list[int]]:

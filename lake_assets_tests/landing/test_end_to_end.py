@@ -53,6 +53,6 @@ def test_facts_from_kafka_are_those_of_the_rows_that_were_sent(home: Settings, s
         assert told <= (found or 0) <= hour_of(last.landed_at) - 1
     assert not [outcome.failure for outcome in catch_up(engine, FACTS) if outcome.failure]
     for target in FACTS:
-        compared = verify.compare(engine, target, spark)
+        compared = verify.compare(engine, target)
         assert compared.equal
         assert compared.rows

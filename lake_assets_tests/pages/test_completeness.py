@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lake_assets.incremental.engine.model import HeldHour
-from lake_assets.incremental.operations.overview import Overview, TableProgress, TargetOverview, compare_with_lookback
+from lake_assets.incremental.operations.overview import Overview, TableProgress, TargetOverview
 from lake_assets.pages.completeness import SHOWN_HOURS, completeness
 
 NOW = datetime(2026, 1, 2, tzinfo=UTC)
@@ -18,7 +18,7 @@ HOURS = st.lists(HOUR, max_size=6, unique=True)
 
 def target(pending: list[int], skipped: list[int], held: list[int]) -> TargetOverview:
     held_hours = tuple(HeldHour(hour, "why", "a-1") for hour in held)
-    return TargetOverview("a", (), compare_with_lookback(()), tuple(pending), tuple(skipped), (), held_hours)
+    return TargetOverview("a", (), tuple(pending), tuple(skipped), (), held_hours)
 
 
 def state(hour: int, through: int | None, pending: list[int], skipped: list[int], held: list[int]) -> str:

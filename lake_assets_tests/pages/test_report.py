@@ -22,8 +22,7 @@ from lake_assets.incremental.operations.overview import (
     QuarantinedRows,
     TableProgress,
     TargetOverview,
-    compare_with_lookback,
-    costs,
+    summary,
 )
 from lake_assets.membership import PIPELINE
 from lake_assets.pages import charts, report
@@ -56,11 +55,9 @@ def hostile() -> Overview:
     failed = AuditResult(HOSTILE, False, counts={HOSTILE: 1}, sample=(HOSTILE,))
     plan = SessionPlan(HOSTILE, HOSTILE, "session", "append", (), (PlannedHour(HOURS, HOSTILE),))
     record = SessionRecord(plan, "committed", 1, 1, "", NOW, NOW, built=(HOURS,), rows_written=3, audits=(failed,))
-    found = costs([record], rows_by_hour={}, start=HOURS, hours=6)
     target = TargetOverview(
         HOSTILE,
-        found,
-        compare_with_lookback(found),
+        (summary(record),),
         (HOURS,),
         (HOURS,),
         (QuarantinedRows(HOSTILE, HOSTILE, 4),),
@@ -115,7 +112,7 @@ def figures(page: str) -> list[charts.Figure]:
 
 
 def test_a_lake_without_rows_has_a_page_without_charts() -> None:
-    empty = TargetOverview("core.some", (), compare_with_lookback(()), (), (), ())
+    empty = TargetOverview("core.some", (), (), (), ())
     page = own_text(report.page(Overview(NOW, 6, (), (arrivals(),), (empty,))))
     assert figures(page) == []
     assert "No rows yet." in page
@@ -190,8 +187,7 @@ def test_a_stage_in_a_few_words() -> None:
 def test_a_session_that_is_open_reaches_to_now() -> None:
     plan = SessionPlan("core.some", "some-1", "session", "append", (), ())
     record = SessionRecord(plan, "staged", 1, 1, "", NOW - timedelta(hours=2))
-    found = costs([record], rows_by_hour={}, start=HOURS, hours=6)
-    drawn = charts.sessions([TargetOverview("core.some", found, compare_with_lookback(found), (), (), ())], NOW)["data"]
+    drawn = charts.sessions([TargetOverview("core.some", (summary(record),), (), (), ())], NOW)["data"]
     assert [(bar["name"], bar["x"]) for bar in drawn] == [("staged", [7_200_000])]
     assert drawn[0]["base"] == [f"{NOW - timedelta(hours=2):%Y-%m-%d %H:%M:%S.%f}"]
     assert hour_start(HOURS) < NOW

@@ -20,8 +20,7 @@ from lake_assets.incremental.operations.overview import (
     QuarantinedRows,
     TableProgress,
     TargetOverview,
-    compare_with_lookback,
-    costs,
+    summary,
 )
 from lake_assets.pages import report
 from lake_assets.pages.data_path.stages import DataPath, Fact, Stage
@@ -48,7 +47,7 @@ def tab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Tab]:
 def strangers() -> tuple[Overview, DataPath]:
     """One source without rows, one target that nothing has built: no landing, no lakes, nothing served."""
     source, target = TableProgress("shop.orders", "raw", None), TableProgress("mart.order_fact", "stateless", None)
-    empty = TargetOverview("mart.order_fact", (), compare_with_lookback(()), (), (), ())
+    empty = TargetOverview("mart.order_fact", (), (), (), ())
     overview = Overview(NOW, 6, (source, target), (Arrivals("shop.orders", 0, 0, 0, None, (), ()),), (empty,))
     facts = [Fact(each.table, "no hour is complete yet") for each in (source, target)]
     return overview, DataPath((Stage("Raw tables", (facts[0],)), Stage("Facts and dimensions", (facts[1],))))
@@ -73,11 +72,9 @@ def built(name: str) -> TargetOverview:
         ended = began + timedelta(seconds=40)
         record = SessionRecord(plan, "committed", 1, 1, "", began, ended, built=(HOURS + number,), rows_written=30)
         records.append(replace(record, audits=(failed,) if number == 11 else ()))
-    found = costs(records, rows_by_hour={HOURS + 3: 900}, start=HOURS, hours=6)
     return TargetOverview(
         name,
-        found,
-        compare_with_lookback(found),
+        tuple(map(summary, records)),
         pending=(HOURS + 7, HOURS + 8),
         skipped=(HOURS + 1,),
         quarantine=(QuarantinedRows("raw.signups", "event_ts is over an hour after landed_at", 14),),
@@ -142,4 +139,4 @@ def test_nothing_sticks_out_and_the_verdict_is_on_the_first_screen(
     full = looks(tab, whole(), tmp_path / "whole.html", size, dark=True)
     said = "✗ Not well: core.cancel_fact was dropped. → Run lake rebuild core.cancel_fact --reset."
     assert " ".join(full["verdict"].split()) == said
-    assert (len(full["charts"]), full["ground"]) == (2 * len(SOURCES) + 3, "rgb(18, 22, 29)")
+    assert (len(full["charts"]), full["ground"]) == (2 * len(SOURCES) + 1, "rgb(18, 22, 29)")

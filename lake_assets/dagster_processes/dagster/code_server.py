@@ -51,7 +51,6 @@ RUN_MODULES = (
     "lake_assets.incremental.engine.audit_run",
     "lake_assets.incremental.engine.prepare",
     "lake_assets.incremental.engine.stage",
-    "lake_assets.incremental.engine.prepare",
     "pyarrow.acero",
     "pyiceberg.avro.decoder_fast",
     "pyspark.sql.connect.window",

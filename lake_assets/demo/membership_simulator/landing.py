@@ -18,7 +18,7 @@ from tenacity import retry, retry_if_exception_type, stop_after_attempt
 from lake_assets.errors import PublishConflict
 from lake_assets.incremental.engine import publish
 from lake_assets.incremental.engine.iceberg import check_write_audit_publish, complete_through, load
-from lake_assets.incremental.engine.prepare import WAP_ID
+from lake_assets.incremental.engine.stage import WAP_ID
 from lake_assets.membership.raw import RAW, SIGNUPS
 
 if TYPE_CHECKING:

@@ -1,15 +1,9 @@
-"""The lateness of the rows of a raw table, counted from its two time columns batch by batch. Pure.
+"""When the rows of a raw table arrived: what each of its snapshots brought, by landing hour, and how late its rows are.
 
 Lateness is the landing minus the event time, in whole seconds, rounded down; it is negative if a clock runs ahead.
 Percentiles are nearest-rank, read from a histogram. Its steps are one second up to `EXACT_SECONDS`; beyond, they keep
 the first eight binary digits of the value, as an HDR histogram does. A percentile is never above the true value, and
-less than 1/128 below it. Counts, cells and maxima are exact.
-
-Memory grows with the number of hours, not with the number of rows.
-
-What each snapshot did to a raw table, by landing hour, and the lateness of the rows that it appended.
-
-The first needs metadata only. The second reads the two time columns of the new files.
+less than 1/128 below it. Counts, cells and maxima are exact. Memory grows with the number of hours, not of rows.
 """
 
 from __future__ import annotations
@@ -23,19 +17,17 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyiceberg.manifest import DataFileContent, ManifestContent, ManifestEntry, ManifestEntryStatus
+from pyiceberg.manifest import DataFileContent, ManifestEntry, ManifestEntryStatus
 from pyiceberg.table import ALWAYS_TRUE, FileScanTask, Table
-from pyiceberg.table.snapshots import Operation, Snapshot
+from pyiceberg.table.snapshots import Operation
 
 from lake_assets.base import columns
 from lake_assets.base.hours import HOUR_MICROSECONDS, moment_at
 from lake_assets.incremental.declaration import RawTable, Source
-from lake_assets.incremental.engine.iceberg import ArrowScan, changed_entries, entries, own_manifests
+from lake_assets.incremental.engine.iceberg import ArrowScan, changed_entries, live_entries
 from lake_assets.incremental.engine.source_changes import (
     HOUR_MILLISECONDS,
-    DataFiles,
-    SnapshotChange,
-    TimeRange,
+    SnapshotReader,
     raw_history,
 )
 
@@ -49,9 +41,6 @@ SECOND_MICROSECONDS = 1_000_000
 
 FOLD_ROWS = 500_000
 """Number of counted groups that may wait before they are added to the sums. Each addition reads all groups."""
-
-SUMS = [("rows", "sum"), ("most", "max")]
-"""How groups are added: their rows, and the greatest lateness."""
 
 Ints = npt.NDArray[np.int64]
 
@@ -107,14 +96,6 @@ class Arrivals:
     cells: tuple[Cell, ...]
 
 
-@dataclass(frozen=True)
-class _Times:
-    """Event and landing times, microseconds since 1970, one element for each row."""
-
-    event: Ints
-    landed: Ints
-
-
 @dataclass
 class ArrivalCounter:
     """Counts the rows of a raw table batch by batch.
@@ -123,165 +104,127 @@ class ArrivalCounter:
         table: The raw table.
         time_column: Its column of the event time.
         start: The pipeline's first event hour.
-        lookback_hours: The fixed lookback that `Arrivals.rows_beyond_lookback` refers to.
         landed_column: The column of the landing.
     """
 
     table: str
     time_column: str
     start: int
-    lookback_hours: int
     landed_column: str
     _rows: int = 0
-    _placed: int = 0
-    _lateness: _GroupedCounts = field(default_factory=lambda: _GroupedCounts(("landed_hour", "step")))
-    _cells: _GroupedCounts = field(default_factory=lambda: _GroupedCounts(("landed_hour", "event_hour")))
+    _lateness: _GroupedCounts = field(default_factory=lambda: _GroupedCounts("landed_hour", "step"))
+    _cells: _GroupedCounts = field(default_factory=lambda: _GroupedCounts("landed_hour", "event_hour"))
 
     def add(self, batch: pa.RecordBatch) -> None:
         """Count a batch with the columns of the time and the landing, timestamps of at most microseconds."""
-        times = self._placed_times(batch)
         self._rows += batch.num_rows
-        self._placed += len(times.event)
-        seconds = (times.landed - times.event) // SECOND_MICROSECONDS
-        landed_hour = times.landed // HOUR_MICROSECONDS
-        event_hour = times.event // HOUR_MICROSECONDS
-        self._lateness.add({"landed_hour": landed_hour, "step": _steps(seconds)}, seconds)
-        self._cells.add({"landed_hour": landed_hour, "event_hour": event_hour}, seconds)
+        times_us = []
+        for name in (self.time_column, self.landed_column):
+            times = batch.column(name)
+            times_us.append(times.cast(pa.timestamp("us", times.type.tz)).cast(pa.int64()))
+        known = pa.table(times_us, ["event", "landed"]).drop_null()
+        event, landed = (known[name].to_numpy() for name in known.column_names)
+        placed = (event >= self.start * HOUR_MICROSECONDS) & (event - landed <= HOUR_MICROSECONDS)
+        event, landed = event[placed], landed[placed]
+        seconds = (landed - event) // SECOND_MICROSECONDS
+        # The step of a lateness is its first binary digits, as many as the steps of one second have.
+        _, digits = np.frexp(np.maximum(seconds, 1).astype(np.float64))
+        dropped = np.maximum(digits.astype(np.int64) - EXACT_SECONDS.bit_length() + 1, 0)
+        step = np.where(seconds < EXACT_SECONDS, seconds, (seconds >> dropped) << dropped)
+        hours = {"landed_hour": landed // HOUR_MICROSECONDS, "event_hour": event // HOUR_MICROSECONDS}
+        self._lateness.add({"landed_hour": hours["landed_hour"], "step": step}, seconds)
+        self._cells.add(hours, seconds)
 
     def result(self) -> Arrivals:
         """Return the counts of all batches so far."""
-        cells = self._cells_with_rows()
+        groups = self._cells.sorted()
+        cells = tuple(Cell(each["landed_hour"], each["event_hour"], each["rows"]) for each in groups.to_pylist())
         histogram = self._lateness.sorted()
-        overall = _lateness(_over_all_hours(histogram)) if histogram.num_rows else None
+        hours, starts, counts = np.unique(histogram["landed_hour"], return_index=True, return_counts=True)
+        of_hours = (histogram.slice(*part) for part in zip(starts, counts, strict=True))
         return Arrivals(
             table=self.table,
             rows=self._rows,
-            unplaced=self._rows - self._placed,
-            rows_beyond_lookback=self._rows_beyond_lookback(cells),
-            overall=overall,
-            by_landed_hour=tuple(_by_landed_hour(histogram)),
+            unplaced=self._rows - sum(cell.rows for cell in cells),
+            rows_beyond_lookback=sum(c.rows for c in cells if c.landed_hour - c.event_hour > LOOKBACK_HOURS),
+            overall=_lateness(_summed(histogram, "step").sort_by("step")) if cells else None,
+            by_landed_hour=tuple(LandedHour(int(h), _lateness(of)) for h, of in zip(hours, of_hours, strict=True)),
             cells=cells,
         )
 
-    def _cells_with_rows(self) -> tuple[Cell, ...]:
-        cells: list[Cell] = []
-        for group in self._cells.sorted().to_pylist():
-            cells.append(Cell(group["landed_hour"], group["event_hour"], group["rows"]))
-        return tuple(cells)
-
-    def _rows_beyond_lookback(self, cells: tuple[Cell, ...]) -> int:
-        rows = 0
-        for cell in cells:
-            if cell.landed_hour - cell.event_hour > self.lookback_hours:
-                rows += cell.rows
-        return rows
-
-    def _placed_times(self, batch: pa.RecordBatch) -> _Times:
-        """Return the times of the rows that lie in an hour that counts."""
-        event_or_null = _microseconds(batch.column(self.time_column))
-        landed_or_null = _microseconds(batch.column(self.landed_column))
-        both_valid = pc.and_(pc.is_valid(event_or_null), pc.is_valid(landed_or_null))
-        is_known = both_valid.to_numpy(zero_copy_only=False)
-        event = _as_numbers(event_or_null)[is_known]
-        landed = _as_numbers(landed_or_null)[is_known]
-        is_after_start = event >= self.start * HOUR_MICROSECONDS
-        is_not_ahead = event - landed <= HOUR_MICROSECONDS
-        is_placed = is_after_start & is_not_ahead
-        return _Times(event[is_placed], landed[is_placed])
-
 
 class _GroupedCounts:
-    """The number of rows and the greatest lateness for each combination of keys.
+    """The number of rows and the greatest lateness for each combination of keys."""
 
-    Groups of several batches are added to the sums together.
-    """
-
-    def __init__(self, keys: tuple[str, ...]) -> None:
-        columns = (*keys, "rows", "most")
+    def __init__(self, *keys: str) -> None:
         self._keys = keys
-        schema = pa.schema([(name, pa.int64()) for name in columns])
-        self._groups = schema.empty_table()
+        self._sums = pa.schema([(name, pa.int64()) for name in (*keys, "rows", "most")]).empty_table()
         self._waiting: list[pa.Table] = []
         self._waiting_rows = 0
 
     def add(self, keys: Mapping[str, Ints], seconds: Ints) -> None:
         """Count one row for each element of the arrays. seconds: their lateness."""
-        ones = np.ones(len(seconds), np.int64)
-        rows = pa.table({**keys, "rows": ones, "most": seconds})
-        groups = self._summed(rows)
+        rows = pa.table({**keys, "rows": np.ones(len(seconds), np.int64), "most": seconds})
+        groups = _summed(rows, *self._keys)
         self._waiting.append(groups)
         self._waiting_rows += groups.num_rows
-        if self._waiting_rows > max(FOLD_ROWS, self._groups.num_rows):
+        if self._waiting_rows > max(FOLD_ROWS, self._sums.num_rows):
             self._fold()
 
     def sorted(self) -> pa.Table:
         """Return one row for each group: the keys, rows, most; ascending by the keys."""
         self._fold()
-        return self._groups.sort_by([(name, "ascending") for name in self._keys])
+        return self._sums.sort_by([(name, "ascending") for name in self._keys])
 
     def _fold(self) -> None:
-        counted = pa.concat_tables([self._groups, *self._waiting])
-        self._groups = self._summed(counted)
-        self._waiting = []
-        self._waiting_rows = 0
-
-    def _summed(self, rows: pa.Table) -> pa.Table:
-        groups = rows.group_by(list(self._keys))
-        sums = groups.aggregate(SUMS)
-        ordered = sums.select([*self._keys, "rows_sum", "most_max"])
-        return ordered.rename_columns([*self._keys, "rows", "most"])
+        self._sums = _summed(pa.concat_tables([self._sums, *self._waiting]), *self._keys)
+        self._waiting, self._waiting_rows = [], 0
 
 
-def _microseconds(times: pa.Array) -> pa.Array:
-    in_microseconds = times.cast(pa.timestamp("us", times.type.tz))
-    return in_microseconds.cast(pa.int64())
-
-
-def _as_numbers(times: pa.Array) -> Ints:
-    numbers: Ints = pc.fill_null(times, 0).to_numpy(zero_copy_only=False)
-    return numbers
-
-
-def _steps(seconds: Ints) -> Ints:
-    """Return the histogram step of each lateness: the least lateness of that step."""
-    positive = np.maximum(seconds, 1)
-    _, exponents = np.frexp(positive.astype(np.float64))
-    binary_digits = exponents.astype(np.int64)
-    kept_digits = EXACT_SECONDS.bit_length() - 1
-    dropped = np.maximum(binary_digits - kept_digits, 0)
-    return np.where(seconds < EXACT_SECONDS, seconds, (seconds >> dropped) << dropped)
-
-
-def _by_landed_hour(histogram: pa.Table) -> Iterator[LandedHour]:
-    hours = histogram["landed_hour"].to_numpy()
-    found, starts, counts = np.unique(hours, return_index=True, return_counts=True)
-    for hour, first, count in zip(found, starts, counts, strict=True):
-        of_hour = histogram.slice(first, count)
-        yield LandedHour(int(hour), _lateness(of_hour))
-
-
-def _over_all_hours(histogram: pa.Table) -> pa.Table:
-    sums = histogram.group_by("step").aggregate(SUMS)
-    return sums.rename_columns(["step", "rows", "most"]).sort_by("step")
+def _summed(rows: pa.Table, *keys: str) -> pa.Table:
+    sums = rows.group_by(list(keys)).aggregate([("rows", "sum"), ("most", "max")])
+    return sums.select([*keys, "rows_sum", "most_max"]).rename_columns([*keys, "rows", "most"])
 
 
 def _lateness(histogram: pa.Table) -> Lateness:
     """Return the lateness of the rows of one histogram, which is ascending by step."""
-    steps = histogram["step"].to_numpy()
-    rows_up_to = np.cumsum(histogram["rows"].to_numpy())
-    return Lateness(
-        rows=int(rows_up_to[-1]),
-        p50_seconds=_percentile(steps, rows_up_to, 50),
-        p95_seconds=_percentile(steps, rows_up_to, 95),
-        max_seconds=pc.max(histogram["most"]).as_py(),
-    )
-
-
-def _percentile(steps: Ints, rows_up_to: Ints, percent: int) -> int:
-    """Return the nearest-rank percentile. rows_up_to: rows up to each step, inclusive."""
+    rows_up_to = np.cumsum(histogram["rows"])
     rows = int(rows_up_to[-1])
-    rank = -(-rows * percent // 100)  # rounded up
-    return int(steps[np.searchsorted(rows_up_to, rank)])
+    ranks = [-(-rows * percent // 100) for percent in (50, 95)]  # rounded up
+    p50, p95 = (histogram["step"][int(place)].as_py() for place in np.searchsorted(rows_up_to, ranks))
+    return Lateness(rows, p50, p95, pc.max(histogram["most"]).as_py())
+
+
+def arrival_counter(raw: RawTable, start: int) -> ArrivalCounter:
+    """Return a counter of the rows of a raw table; without a column of the landing, of those of `count_by_commit`."""
+    return ArrivalCounter(raw.table, raw.time_column, start, raw.landed_column or columns.LANDED)
+
+
+def count_by_commit(table: Table, raw: RawTable, counter: ArrivalCounter) -> None:
+    """Count the rows of a table without a column of the landing. They arrived with the snapshot that added them.
+
+    Rows of a file that a rewrite added, or a snapshot that has expired, arrived at an unknown time.
+    """
+    appended_at = {}
+    for snapshot in table.metadata.snapshots:
+        if snapshot.summary is not None and snapshot.summary.operation is Operation.APPEND:
+            appended_at[snapshot.snapshot_id] = snapshot.timestamp_ms
+    files: defaultdict[int | None, list[FileScanTask]] = defaultdict(list)
+    for entry in live_entries(table, table.current_snapshot()):
+        files[appended_at.get(entry.snapshot_id or 0)].append(FileScanTask(entry.data_file))
+    for committed_at_ms, tasks in files.items():
+        _count(table, raw, tasks, committed_at_ms, counter)
+
+
+def _count(
+    table: Table, raw: RawTable, files: Iterable[FileScanTask], committed_at_ms: int | None, counter: ArrivalCounter
+) -> None:
+    """Count the rows of some files. committed_at_ms: when they landed if the table has no column of it."""
+    landed = [] if raw.landed_column is None else [raw.landed_column]
+    times = table.schema().select(raw.time_column, *landed)
+    committed = pa.scalar(committed_at_ms, pa.timestamp("ms", "UTC"))
+    for batch in ArrowScan(table.metadata, table.io, times, ALWAYS_TRUE).to_record_batches(files):
+        counter.add(batch if landed else batch.append_column(columns.LANDED, pa.repeat(committed, batch.num_rows)))
 
 
 @dataclass(frozen=True)
@@ -315,13 +258,8 @@ class RawSnapshot:
         return sum(self.rows_by_hour.values())
 
 
-def raw_snapshots(
-    table: Table,
-    raw: RawTable,
-    since: int | None,
-    start: int,
-) -> Iterator[RawSnapshot]:
-    """Yield the snapshots of a raw table after a snapshot, oldest first.
+def raw_snapshots(table: Table, raw: RawTable, since: int | None, start: int) -> Iterator[RawSnapshot]:
+    """Yield the snapshots of a raw table after a snapshot, oldest first. Reads metadata only.
 
     Args:
         table: The table.
@@ -330,29 +268,32 @@ def raw_snapshots(
         start: The pipeline's first event hour.
     """
     source = Source(raw.table, raw.time_column, landed_column=raw.landed_column)
-    files = DataFiles(table, source, start)
+    files = SnapshotReader(table, source, start)
     for change in raw_history(table, source, since, start):
-        times = _time_range(change)
-        commit_hour = change.committed_at_ms // HOUR_MILLISECONDS
+        # A file without a landing partition landed with its commit; a compaction lands none.
+        commit_hour = change.committed_at_ms // HOUR_MILLISECONDS if raw.exists_already else None
+        is_reported = commit_hour is None or (change.effect != "none" and commit_hour >= start)
+        rows: Counter[int] = Counter()
+        for entry in _changed_entries(table, change.snapshot_id) if is_reported else ():
+            in_partition = files.landing_hour(entry.data_file)
+            hour = commit_hour if in_partition is None else in_partition
+            is_new = entry.status is ManifestEntryStatus.ADDED and entry.data_file.content is DataFileContent.DATA
+            if hour is not None:
+                rows[hour] += entry.data_file.record_count if is_new else 0
+        times = [file.times for file in change.added if file.times]
         yield RawSnapshot(
             snapshot_id=change.snapshot_id,
             operation=change.operation,
             committed_at_ms=change.committed_at_ms,
-            rows_by_hour=_rows_by_hour(files, change, None if not raw.exists_already else commit_hour),
-            event_lower=moment_at(times[0]) if times else None,
-            event_upper=moment_at(times[1]) if times else None,
+            rows_by_hour=dict(sorted(rows.items())),
+            event_lower=moment_at(min(lower for lower, _ in times)) if times else None,
+            event_upper=moment_at(max(upper for _, upper in times)) if times else None,
             appends=change.effect == "append",
         )
 
 
-def lateness(
-    table: Table,
-    raw: RawTable,
-    snapshot: RawSnapshot,
-    *,
-    start: int,
-) -> dict[int, Lateness]:
-    """Return the lateness of the rows that a snapshot appended, by landing hour.
+def lateness(table: Table, raw: RawTable, snapshot: RawSnapshot, *, start: int) -> dict[int, Lateness]:
+    """Return landing hour → lateness of the rows that a snapshot appended. Reads the two time columns of its files.
 
     Args:
         table: The table.
@@ -363,113 +304,17 @@ def lateness(
     Returns:
         Empty if the snapshot is no append, or its files are gone.
     """
-    if not snapshot.appends:
-        return {}
     counter = arrival_counter(raw, start)
-    try:
-        _count_arrivals(table, raw, snapshot, counter)
-    except FileNotFoundError:  # the files were compacted and expired in the meantime
-        return {}
+    if snapshot.appends:
+        added = [e for e in _changed_entries(table, snapshot.snapshot_id) if e.status is ManifestEntryStatus.ADDED]
+        try:
+            _count(table, raw, [FileScanTask(e.data_file) for e in added], snapshot.committed_at_ms, counter)
+        except FileNotFoundError:  # the files were compacted and expired in the meantime
+            return {}
     return {landed.landed_hour: landed.lateness for landed in counter.result().by_landed_hour}
-
-
-def _count_arrivals(table: Table, raw: RawTable, snapshot: RawSnapshot, counter: ArrivalCounter) -> None:
-    new_files: list[FileScanTask] = []
-    for entry in _changed_entries(table, snapshot.snapshot_id):
-        if entry.status is ManifestEntryStatus.ADDED:
-            new_files.append(FileScanTask(entry.data_file))
-    for batch in _read_times(table, raw, new_files, snapshot.committed_at_ms):
-        counter.add(batch)
-
-
-def count_by_commit(table: Table, raw: RawTable, counter: ArrivalCounter) -> None:
-    """Count the rows of a table without a column of the landing. They arrived with the snapshot that added them.
-
-    Rows of a file that a rewrite added, or a snapshot that has expired, arrived at an unknown time.
-
-    Args:
-        table: The table.
-        raw: Its declaration.
-        counter: Counts the rows.
-    """
-    appended_at = {s.snapshot_id: s.timestamp_ms for s in table.metadata.snapshots if _is_append(s)}
-    files: defaultdict[int | None, list[FileScanTask]] = defaultdict(list)
-    for entry in _live_data(table):
-        files[appended_at.get(entry.snapshot_id or 0)].append(FileScanTask(entry.data_file))
-    for committed_at_ms, tasks in files.items():
-        for batch in _read_times(table, raw, tasks, committed_at_ms):
-            counter.add(batch)
-
-
-def arrival_counter(raw: RawTable, start: int) -> ArrivalCounter:
-    """Return a counter of the rows of a raw table, as `_read_times` reads them."""
-    landed_column = raw.landed_column or columns.LANDED
-    return ArrivalCounter(raw.table, raw.time_column, start, LOOKBACK_HOURS, landed_column)
-
-
-def _live_data(table: Table) -> Iterator[ManifestEntry]:
-    """Yield the entries of the live data files of the head."""
-    head = table.current_snapshot()
-    for manifest in head.manifests(table.io) if head else []:
-        if manifest.content is ManifestContent.DATA:
-            yield from entries(manifest, table.io, discard_deleted=True)
-
-
-def _is_append(snapshot: Snapshot) -> bool:
-    return snapshot.summary is not None and snapshot.summary.operation is Operation.APPEND
-
-
-def _read_times(
-    table: Table, raw: RawTable, files: Iterable[FileScanTask], committed_at_ms: int | None
-) -> Iterator[pa.RecordBatch]:
-    """Yield the time and the landing, which is the time of the commit if the table has no column of it."""
-    landed = [] if raw.landed_column is None else [raw.landed_column]
-    times = table.schema().select(raw.time_column, *landed)
-    scan = ArrowScan(table.metadata, table.io, times, ALWAYS_TRUE)
-    committed = pa.scalar(committed_at_ms, pa.timestamp("ms", "UTC"))
-    for batch in scan.to_record_batches(files):
-        yield batch if landed else batch.append_column(columns.LANDED, pa.repeat(committed, batch.num_rows))
-
-
-def _time_range(change: SnapshotChange) -> TimeRange | None:
-    """Return the bounds of the event times of all added files that have bounds."""
-    known = [file.times for file in change.added if file.times]
-    if not known:
-        return None
-    lowest = min(lower for lower, _ in known)
-    highest = max(upper for _, upper in known)
-    return lowest, highest
-
-
-def _rows_by_hour(files: DataFiles, change: SnapshotChange, commit_hour: int | None) -> dict[int, int]:
-    """Return landing hour → added rows, for each partition in which the snapshot added or removed a file.
-
-    Args:
-        files: The files of the table.
-        change: The snapshot.
-        commit_hour: When files without a landing partition landed; None to leave them out. A compaction lands none.
-    """
-    rows: Counter[int] = Counter()
-    if commit_hour is not None and (change.effect == "none" or commit_hour < files.start):
-        return {}
-    for entry in _changed_entries(files.table, change.snapshot_id):
-        hour = _landing_hour(files, entry, commit_hour)
-        if hour is not None:
-            rows[hour] += _rows_added(entry)
-    return dict(sorted(rows.items()))
-
-
-def _landing_hour(files: DataFiles, entry: ManifestEntry, commit_hour: int | None) -> int | None:
-    found = files.landing_hour(entry.data_file)
-    return commit_hour if found is None else found
-
-
-def _rows_added(entry: ManifestEntry) -> int:
-    is_new_data = entry.status is ManifestEntryStatus.ADDED and entry.data_file.content is DataFileContent.DATA
-    return entry.data_file.record_count if is_new_data else 0
 
 
 def _changed_entries(table: Table, snapshot_id: int) -> Iterator[ManifestEntry]:
     snapshot = table.snapshot_by_id(snapshot_id)
     if snapshot is not None:
-        yield from changed_entries(own_manifests(snapshot, table.io), table.io, snapshot_id)
+        yield from changed_entries(snapshot, table.io)

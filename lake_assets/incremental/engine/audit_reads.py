@@ -1,29 +1,25 @@
-"""The number of rows of a source, without Spark: by the metadata of its snapshots, and the times of a few files.
+"""What audits read of a source: the number of its rows, and which of them are valid, by code of the audits' own.
 
-Spark may read a file wrongly, and an audit that counted by the same reader would not see it.
-
-The rows of a source, read on Spark by plain queries of the audits' own.
-
-The engine's conditions are SQL text. The names in them are quoted, the values are numbers and times. The conditions
-that a user has written are expressions of their own.
-
-What the audits of one session read of its driving source: how many rows there are, and which of them are valid.
+Spark may read a file wrongly, and an audit that counted by the same reader would not see it. So rows are counted
+without Spark as far as possible: by the metadata of the snapshots, and by the times of a few files. Rows are read on
+Spark by plain queries. The engine's conditions in them are SQL text, in which names are quoted and values are numbers
+and times. The conditions that a user has written are expressions of their own.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 import pyarrow as pa
 from pyiceberg.conversions import from_bytes
-from pyiceberg.manifest import DataFile, ManifestContent, ManifestFile
+from pyiceberg.manifest import ManifestContent, ManifestFile
 from pyiceberg.table import ALWAYS_TRUE, FileScanTask, Table
-from pyiceberg.table.snapshots import Operation, Snapshot
-from pyiceberg.types import NestedField, PrimitiveType
+from pyiceberg.table.snapshots import Operation
+from pyiceberg.types import PrimitiveType
 
 from lake_assets.base.columns import KEY, LANDED, NEWEST, SAME, hash_sql, quoted
 from lake_assets.base.conditions import union_by_name
@@ -31,14 +27,16 @@ from lake_assets.base.hours import FIRST_HOUR, HOUR_MICROSECONDS, LAST_HOUR, hou
 from lake_assets.base.sql_text import any_is_true
 from lake_assets.incremental.engine.columns import with_present_columns
 from lake_assets.incremental.engine.iceberg import ArrowScan, entries
+from lake_assets.incremental.engine.publish import ancestors
 
 if TYPE_CHECKING:
-    from pyiceberg.table import Table
     from pyspark.sql import Column, DataFrame, SparkSession
 
     from lake_assets.incremental.declaration import Source
-    from lake_assets.incremental.engine.model import LateRows, SourceRange
+    from lake_assets.incremental.engine.model import SessionPlan, SourceRange
 
+
+CATALOG = "lake"
 
 MAX_FILES = 2_000
 """Most live data files whose entries are read. With more, a query that runs in parallel is cheaper."""
@@ -48,148 +46,76 @@ MAX_OPENED_BYTES = 64_000_000
 """Most files that are opened, and their size together."""
 
 
-def count_appended(table: Table, after: int | None, up_to: int | None) -> int | None:
-    """Return the rows that the snapshots of a range appended, by the manifests that they wrote.
+@dataclass(frozen=True)
+class SessionReads:
+    """Reads the driving source of a session as of its snapshots.
 
-    Args:
+    An append covers the rows that the snapshots of its range appended, and its late rows, in all hours but those that
+    are left out. An overwrite covers the rows of its hours.
+
+    Attributes:
         table: The source.
-        after: The last snapshot before the range; None if every row is new.
-        up_to: The last snapshot of the range; None if the table has none.
-
-    Returns:
-        None if a snapshot of the range is gone or changed rows, or if every row is new and some are deleted.
+        plan: The session's plan, without held hours.
+        load: What the session does; an append may have become an overwrite.
+        start: First hour of the pipeline.
     """
-    if up_to is None:
-        return 0
-    if after is None:
-        return count_at(table, up_to)
-    rows = 0
-    current = table.snapshot_by_id(up_to)
-    while current is not None and current.snapshot_id != after:
-        added = _rows_appended_by(table, current)
-        if added is None:
-            return None
-        rows += added
-        parent = current.parent_snapshot_id
-        current = None if parent is None else table.snapshot_by_id(parent)
-    return None if current is None else rows
+
+    spark: SparkSession
+    table: Table
+    source: Source
+    plan: SessionPlan
+    load: Literal["append", "overwrite", "none"]
+    start: int
+
+    def valid_rows(self) -> DataFrame:
+        """Return the covered rows that do not belong in quarantine, each as often as it was delivered.
+
+        If the source has versions, return each version that counts once, without those that delete their key.
+        """
+        rows, covered = self._rows(), self._is_covered()
+        valid = is_valid(self.source, start=self.start)
+        if not self.source.has_versions:
+            return rows.where(covered).where(valid)
+        some, rows = rows.where(covered), rows.where(valid)
+        if self.load != "append":
+            key = quoted(str(self.source.key))
+            keys = some.selectExpr(f"{key} as {SAME}").distinct()
+            rows = rows.join(keys, _expression(f"{key} = {SAME}"), "left_semi")
+        columns = [field.name for field in self.table.schema().fields]
+        return newest_versions(rows, self.source, columns).where(covered).where(~is_deleted(self.source))
+
+    def count(self) -> int:
+        """Return the number of covered rows: by metadata if they contain it, else by a query."""
+        span, counted = self.plan.sources[0], None
+        if span.to_snapshot_id is None:
+            return 0
+        if self.load != "append":
+            hours = self.plan.hour_numbers
+            counted = count_in_hours(self.table, span.to_snapshot_id, self.source.time_column, hours)
+        elif not self.plan.left_out and not self.plan.late_rows:
+            counted = count_appended(self.table, span.from_snapshot_id, span.to_snapshot_id)
+        return self._rows().where(self._is_covered()).count() if counted is None else counted
+
+    def _rows(self) -> DataFrame:
+        """Return the covered rows, and those of other hours."""
+        span = self.plan.sources[0]
+        if self.load != "append":
+            return rows_at(self.spark, self.table, span.to_snapshot_id)
+        parts = [rows_appended(self.spark, self.table, span)]
+        for late in self.plan.late_rows:
+            earlier = replace(span, from_snapshot_id=late.from_snapshot_id, to_snapshot_id=late.to_snapshot_id)
+            waited = rows_appended(self.spark, self.table, earlier)
+            parts.append(waited.where(in_hours(self.source.time_column, late.hours)))
+        return union_by_name(*parts)
+
+    def _is_covered(self) -> str:
+        time, left_out = self.source.time_column, self.plan.left_out
+        if self.load != "append":
+            return in_hours(time, self.plan.hour_numbers)
+        return f"not coalesce({in_hours(time, left_out)}, false)" if left_out else "true"
 
 
-def count_at(table: Table, snapshot_id: int) -> int | None:
-    """Return the rows of a snapshot; None if it is gone, or has delete files."""
-    manifests = _data_manifests(table, snapshot_id)
-    if manifests is None:
-        return None
-    rows = 0
-    for manifest in manifests:
-        rows += (manifest.added_rows_count or 0) + (manifest.existing_rows_count or 0)
-    return rows
-
-
-def count_in_hours(table: Table, snapshot_id: int, time_column: str, hours: Collection[int]) -> int | None:
-    """Return the rows of a snapshot whose time lies in some hours, by the bounds of its data files.
-
-    A file that has rows in some of the hours and may have others is opened, as its rows alone tell.
-
-    Returns:
-        None if the snapshot is gone or has delete files, or if there are too many data files to look at or to open.
-    """
-    manifests = _data_manifests(table, snapshot_id)
-    if manifests is None or _number_of_files(manifests) > MAX_FILES:
-        return None
-    column = table.schema().find_field(time_column)
-    ordered = sorted(set(hours))
-    rows = 0
-    to_open = []
-    for file in _files(table, manifests):
-        counted = _rows_of_file(file, column, ordered)
-        if counted is None:
-            to_open.append(file)
-        else:
-            rows += counted
-    if len(to_open) > MAX_OPENED or sum(file.file_size_in_bytes for file in to_open) > MAX_OPENED_BYTES:
-        return None
-    return rows + _rows_read(table, time_column, to_open, ordered) if to_open else rows
-
-
-def _rows_read(table: Table, time_column: str, files: Iterable[DataFile], hours: Sequence[int]) -> int:
-    """Return the rows of some files whose time lies in some hours, by reading their times."""
-    scan = ArrowScan(table.metadata, table.io, table.schema().select(time_column), ALWAYS_TRUE)
-    rows = 0
-    for batch in scan.to_record_batches([FileScanTask(file) for file in files]):
-        times = batch.column(time_column)
-        numbers = times.cast(pa.timestamp("us", times.type.tz)).cast(pa.int64()).drop_null()
-        found = np.floor_divide(numbers.to_numpy(zero_copy_only=False), HOUR_MICROSECONDS)
-        rows += int(np.isin(found, hours).sum())
-    return rows
-
-
-def _rows_appended_by(table: Table, snapshot: Snapshot) -> int | None:
-    """Return the rows that one snapshot appended: none if it compacted; None if it changed rows."""
-    operation = snapshot.summary.operation if snapshot.summary else None
-    if operation is Operation.REPLACE:
-        return 0
-    if operation is not Operation.APPEND:
-        return None
-    rows = 0
-    for manifest in snapshot.manifests(table.io):
-        if manifest.added_snapshot_id == snapshot.snapshot_id and manifest.content is ManifestContent.DATA:
-            rows += manifest.added_rows_count or 0
-    return rows
-
-
-def _data_manifests(table: Table, snapshot_id: int) -> list[ManifestFile] | None:
-    """Return the manifests of a snapshot; None if it is gone, or if delete files hide some of its rows."""
-    snapshot = table.snapshot_by_id(snapshot_id)
-    if snapshot is None:
-        return None
-    manifests = snapshot.manifests(table.io)
-    if any(manifest.content is ManifestContent.DELETES for manifest in manifests):
-        return None
-    return manifests
-
-
-def _number_of_files(manifests: Iterable[ManifestFile]) -> int:
-    return sum((m.added_files_count or 0) + (m.existing_files_count or 0) for m in manifests)
-
-
-def _files(table: Table, manifests: Iterable[ManifestFile]) -> Iterator[DataFile]:
-    for manifest in manifests:
-        for entry in entries(manifest, table.io, discard_deleted=True):
-            yield entry.data_file
-
-
-def _rows_of_file(file: DataFile, column: NestedField, hours: Sequence[int]) -> int | None:
-    """Return the rows of a data file in some hours (ascending), if it has rows in all hours between its bounds or none.
-
-    Rows without a time are in no hour.
-    """
-    nulls = (file.null_value_counts or {}).get(column.field_id)
-    timed = None if nulls is None else file.record_count - nulls
-    if timed == 0:
-        return 0
-    bounds = _bounds(file, column)
-    if bounds is None:
-        return None
-    first, last = bounds
-    wanted = bisect_right(hours, last) - bisect_left(hours, first)
-    if wanted == 0:
-        return 0
-    return timed if wanted == last - first + 1 else None
-
-
-def _bounds(file: DataFile, column: NestedField) -> tuple[int, int] | None:
-    """Return the first and the last hour of a time column in a file; None if its metadata have none."""
-    lower = (file.lower_bounds or {}).get(column.field_id)
-    upper = (file.upper_bounds or {}).get(column.field_id)
-    if lower is None or upper is None or not isinstance(column.field_type, PrimitiveType):
-        return None
-    first = int(from_bytes(column.field_type, lower))
-    last = int(from_bytes(column.field_type, upper))
-    return first // HOUR_MICROSECONDS, last // HOUR_MICROSECONDS
-
-
-CATALOG = "lake"
+# Rows on Spark
 
 
 def rows_at(spark: SparkSession, table: Table, snapshot_id: int | None) -> DataFrame:
@@ -291,95 +217,97 @@ def _after_unordered_deletions(rows: DataFrame, source: Source, place: str) -> D
     return beside.where(f"{LANDED} is null or {place} > {LANDED}").drop(KEY, LANDED)
 
 
-def rows_of_keys(rows: DataFrame, some: DataFrame, source: Source) -> DataFrame:
-    """Return the rows of a source whose key occurs in some of them."""
-    key = quoted(str(source.key))
-    keys = some.selectExpr(f"{key} as {SAME[0]}").distinct()
-    return rows.join(keys, _expression(f"{key} = {SAME[0]}"), "left_semi")
-
-
 def _expression(text: str) -> Column:
     from pyspark.sql import functions as F
 
     return F.expr(text)
 
 
-@dataclass(frozen=True)
-class SessionReads:
-    """Reads the driving source of a session as of its snapshots.
+# Numbers of rows without Spark
 
-    An append covers the rows that the snapshots of its range appended, and its late rows, in all hours but those that
-    are left out. An overwrite covers the rows of its hours.
 
-    Attributes:
+def count_appended(table: Table, after: int | None, up_to: int | None) -> int | None:
+    """Return the rows that the snapshots of a range appended, by the manifests that they wrote.
+
+    Args:
         table: The source.
-        span: The snapshots that the session covers.
-        hours: The hours that an overwrite replaces, without held ones.
-        left_out: The hours whose rows an append leaves out: held and deferred ones.
-        late_rows: Rows of earlier snapshots that an append covers, too.
-        start: First hour of the pipeline.
+        after: The last snapshot before the range; None if every row is new.
+        up_to: The last snapshot of the range; None if the table has none.
+
+    Returns:
+        None if a snapshot of the range is gone or changed rows, or if every row is new and some are deleted.
     """
+    if up_to is None:
+        return 0
+    if after is None:
+        manifests = _data_manifests(table, up_to)
+        return (
+            None
+            if manifests is None
+            else sum((m.added_rows_count or 0) + (m.existing_rows_count or 0) for m in manifests)
+        )
+    rows = 0
+    for snapshot in ancestors(table, up_to):
+        if snapshot.snapshot_id == after:
+            return rows
+        operation = snapshot.summary.operation if snapshot.summary else None
+        if operation is Operation.APPEND:
+            own = [each for each in snapshot.manifests(table.io) if each.added_snapshot_id == snapshot.snapshot_id]
+            rows += sum(each.added_rows_count or 0 for each in own if each.content is ManifestContent.DATA)
+        elif operation is not Operation.REPLACE:
+            return None
+    return None
 
-    spark: SparkSession
-    table: Table
-    source: Source
-    span: SourceRange
-    load: Literal["append", "overwrite", "none"]
-    hours: tuple[int, ...]
-    left_out: tuple[int, ...]
-    late_rows: tuple[LateRows, ...]
-    start: int
 
-    def valid_rows(self) -> DataFrame:
-        """Return the covered rows that do not belong in quarantine, each as often as it was delivered.
+def count_in_hours(table: Table, snapshot_id: int, time_column: str, hours: Collection[int]) -> int | None:
+    """Return the rows of a snapshot whose time lies in some hours, by the bounds of its data files.
 
-        If the source has versions, return each version that counts once, without those that delete their key.
-        """
-        columns = [field.name for field in self.table.schema().fields]
-        valid = is_valid(self.source, start=self.start)
-        if not self.source.has_versions:
-            return self._covered_rows().where(valid)
-        rows = self._rows_of_all_hours().where(valid)
-        if self.load != "append":
-            rows = rows_of_keys(rows, self._covered_rows(), self.source)
-        newest = newest_versions(rows, self.source, columns)
-        return newest.where(self._is_covered()).where(~is_deleted(self.source))
+    A file that has rows in some of the hours and may have others is opened, as its rows alone tell. Rows without a time
+    are in no hour.
 
-    def count(self) -> int:
-        """Return the number of covered rows: by metadata if they contain it, else by a query."""
-        counted = self._count_by_metadata()
-        if counted is not None:
-            return counted
-        return self._covered_rows().count()
+    Returns:
+        None if the snapshot is gone or has delete files, or if there are too many data files to look at or to open.
+    """
+    manifests = _data_manifests(table, snapshot_id)
+    if manifests is None:
+        return None
+    if sum((each.added_files_count or 0) + (each.existing_files_count or 0) for each in manifests) > MAX_FILES:
+        return None
+    column = table.schema().find_field(time_column)
+    ordered = sorted(set(hours))
+    rows, to_open = 0, []
+    for manifest in manifests:
+        for entry in entries(manifest, table.io, discard_deleted=True):
+            file = entry.data_file
+            nulls = (file.null_value_counts or {}).get(column.field_id)
+            timed = None if nulls is None else file.record_count - nulls
+            bounds = [(each or {}).get(column.field_id) for each in (file.lower_bounds, file.upper_bounds)]
+            if timed == 0:
+                continue
+            if None in bounds or not isinstance(column.field_type, PrimitiveType):
+                to_open.append(file)
+                continue
+            first, last = (int(from_bytes(column.field_type, each)) // HOUR_MICROSECONDS for each in bounds if each)
+            wanted = bisect_right(ordered, last) - bisect_left(ordered, first)
+            if wanted == last - first + 1 and timed is not None:
+                rows += timed
+            elif wanted:
+                to_open.append(file)
+    if len(to_open) > MAX_OPENED or sum(file.file_size_in_bytes for file in to_open) > MAX_OPENED_BYTES:
+        return None
+    scan = ArrowScan(table.metadata, table.io, table.schema().select(time_column), ALWAYS_TRUE)
+    for batch in scan.to_record_batches([FileScanTask(file) for file in to_open]):
+        times = batch.column(time_column)
+        numbers = times.cast(pa.timestamp("us", times.type.tz)).cast(pa.int64()).drop_null()
+        found = np.floor_divide(numbers.to_numpy(zero_copy_only=False), HOUR_MICROSECONDS)
+        rows += int(np.isin(found, ordered).sum())
+    return rows
 
-    def _covered_rows(self) -> DataFrame:
-        return self._rows_of_all_hours().where(self._is_covered())
 
-    def _rows_of_all_hours(self) -> DataFrame:
-        if self.load == "append":
-            return self._appended_rows()
-        return rows_at(self.spark, self.table, self.span.to_snapshot_id)
-
-    def _appended_rows(self) -> DataFrame:
-        parts = [rows_appended(self.spark, self.table, self.span)]
-        for late in self.late_rows:
-            earlier = replace(self.span, from_snapshot_id=late.from_snapshot_id, to_snapshot_id=late.to_snapshot_id)
-            waited = rows_appended(self.spark, self.table, earlier)
-            parts.append(waited.where(in_hours(self.source.time_column, late.hours)))
-        return union_by_name(*parts)
-
-    def _is_covered(self) -> str:
-        time = self.source.time_column
-        if self.load != "append":
-            return in_hours(time, self.hours)
-        return f"not coalesce({in_hours(time, self.left_out)}, false)" if self.left_out else "true"
-
-    def _count_by_metadata(self) -> int | None:
-        up_to = self.span.to_snapshot_id
-        if up_to is None:
-            return 0
-        if self.load == "append":
-            if self.left_out or self.late_rows:
-                return None
-            return count_appended(self.table, self.span.from_snapshot_id, up_to)
-        return count_in_hours(self.table, up_to, self.source.time_column, self.hours)
+def _data_manifests(table: Table, snapshot_id: int) -> list[ManifestFile] | None:
+    """Return the manifests of a snapshot; None if it is gone, or if delete files hide some of its rows."""
+    snapshot = table.snapshot_by_id(snapshot_id)
+    manifests = snapshot.manifests(table.io) if snapshot else None
+    if manifests is None or any(manifest.content is ManifestContent.DELETES for manifest in manifests):
+        return None
+    return manifests

@@ -1,32 +1,26 @@
-"""What the audits of a session evaluate: its staged rows, computed once for all, and tables as of its snapshots.
+"""Evaluating audits on a staged snapshot: what they read, and who counts what violates them.
 
-Evaluating audits: run them on a staged snapshot, and count what violates them, hour by hour, in one Spark job.
+The staged rows are computed once for all audits, and tables are read as of the session's snapshots. The offending rows
+of all audits are counted, hour by hour, in one Spark job.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Collection, Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING
 
+from lake_assets.base.columns import quoted
 from lake_assets.base.conditions import union_by_name
-from lake_assets.base.hours import hour_key
-from lake_assets.incremental.declaration.target import (
-    Audit,
-    AuditScope,
-    Offenders,
-    RowsByHour,
-    RowsWith,
-    Verdict,
-    no_rows_with,
-)
+from lake_assets.base.hours import hour_key, hour_sql
+from lake_assets.incremental.declaration.target import Audit, AuditScope, Offenders, Verdict, no_rows_with
 from lake_assets.incremental.engine import iceberg, publish
 from lake_assets.incremental.engine.audit_reads import SessionReads, in_hours, rows_at
-from lake_assets.incremental.engine.audits import HOUR, KEY, SAMPLE, rows_by_hour
+from lake_assets.incremental.engine.audits import HOUR, KEY, SAMPLE
 from lake_assets.incremental.engine.iceberg import rows_in_hours
 from lake_assets.incremental.engine.key_index import KeyIndex, distinct_values, local_rows
 from lake_assets.incremental.engine.model import AuditResult
-from lake_assets.incremental.engine.user_code import call_audit, check_queries
+from lake_assets.incremental.engine.user_code import naming_audit
 
 if TYPE_CHECKING:
     from pyiceberg.catalog import Catalog
@@ -34,15 +28,24 @@ if TYPE_CHECKING:
 
     from lake_assets.base.grain import Grain
     from lake_assets.incremental.declaration import Target
-    from lake_assets.incremental.engine.model import SessionPlan
-    from lake_assets.incremental.engine.prepare import PreparedRows
+    from lake_assets.incremental.engine.stage import PreparedRows
+
+
+MAX_REPORTED_PARTITIONS = 100
+"""Most hours, or days, that a failed audit reports one by one. If it fails in more, something is wrong with all."""
+
+AUDIT = "i"
+"""Column of offenders: the number of the audit."""
+ROWS = "n"
+"""Column of counts: the number of offenders."""
+SAMPLED = "s"
+"""Column of counts: keys of the sample."""
 
 
 def audit_scope(
     catalog: Catalog,
     spark: SparkSession,
     target: Target,
-    plan: SessionPlan,
     prepared: PreparedRows,
     *,
     snapshot_id: int | None,
@@ -63,139 +66,62 @@ def audit_scope(
     from lake_assets.connections.row_checkpoint import checkpoint_rows
     from lake_assets.incremental.engine.prepare import coalesce_if_few, is_few
 
+    plan, counts = prepared.plan, prepared.row_counts
     evaluated_id = snapshot_id or parent
-    staged = checkpoint_rows(_staged_rows(catalog, spark, target, prepared, evaluated_id, hours))
-    snapshots_read = {source.source: source.to_snapshot_id for source in plan.sources}
-    snapshots_read[target.table] = parent
-    reads = _session_reads(catalog, spark, target, prepared, start=start)
+    pinned = {span.source: span.to_snapshot_id for span in plan.sources} | {target.table: parent}
+
+    def snapshot_of(name: str) -> int | None:
+        return pinned[name] if name in pinned else publish.main_id(iceberg.load(catalog, name))
+
+    def read(name: str) -> DataFrame:
+        table, read_id = iceberg.load(catalog, name), snapshot_of(name)
+        return coalesce_if_few(rows_at(spark, table, read_id), publish.rows_of(table, read_id))
+
+    def rows_with(name: str, column: str, wanted: DataFrame) -> DataFrame | None:
+        index, read_id = KeyIndex(catalog), snapshot_of(name)
+        values = distinct_values(wanted, column) if index.covers(name, read_id, column) else None
+        if values is None:
+            return None
+        found = index.rows(name, read_id, column, values - {None}, columns=[column])
+        return None if found is None else local_rows(spark, found)
+
+    def staged_in(some: Collection[int]) -> DataFrame:
+        found = rows_at(spark, iceberg.load(catalog, target.table), evaluated_id)
+        return coalesce_if_few(found.where(in_hours(target.time_column, some)), prepared.max_rows)
+
+    def rows_by_hour(counted_id: int | None, some: Collection[int]) -> Mapping[int, int]:
+        table = iceberg.load(catalog, target.table)
+        by_metadata = rows_in_hours(table, counted_id, target.time_column, some)
+        if by_metadata is not None:
+            return by_metadata
+        found = rows_at(spark, table, counted_id).where(in_hours(target.time_column, some))
+        by_hour = found.selectExpr(f"{hour_sql(quoted(target.time_column))} as {HOUR}").groupBy(HOUR).count()
+        return {row[HOUR]: row["count"] for row in by_hour.collect()}
+
+    source = target.sources[0]
+    reads = SessionReads(spark, iceberg.load(catalog, source.table), source, plan, prepared.load, start)
+    staged = checkpoint_rows(staged_in(hours))
+    repeats_published = prepared.load == "append" and counts.duplicates > 0
     return AuditScope(
         target=target,
         hours=hours,
         staged=staged,
         kept=prepared.kept,
         valid=coalesce_if_few(reads.valid_rows(), prepared.max_rows),
-        staged_everywhere=_staged_everywhere(catalog, spark, target, prepared, evaluated_id, staged),
-        rows_in_source=lambda: reads.count() + prepared.row_counts.outside,
-        counts=_counts(prepared, rows),
-        table=_reader(catalog, spark, snapshots_read),
-        staged_rows=_rows_by_hour(catalog, spark, target, evaluated_id),
-        earlier_rows=_rows_by_hour(catalog, spark, target, parent),
-        few=prepared.single_partition,
-        rows_with=_index(catalog, spark, snapshots_read) if is_few(rows) else no_rows_with,
+        staged_everywhere=staged_in(plan.hour_numbers) if repeats_published else staged,
+        rows_in_source=lambda: reads.count() + counts.outside,
+        counts={
+            "read": counts.read,
+            "duplicates": counts.duplicates,
+            "quarantined": counts.quarantined,
+            "written": rows + prepared.rows_unchanged,
+        },
+        table=read,
+        staged_rows=partial(rows_by_hour, evaluated_id),
+        earlier_rows=partial(rows_by_hour, parent),
+        few=is_few(prepared.max_rows),
+        rows_with=rows_with if is_few(rows) else no_rows_with,
     )
-
-
-def _session_reads(
-    catalog: Catalog, spark: SparkSession, target: Target, prepared: PreparedRows, *, start: int
-) -> SessionReads:
-    source = target.sources[0]
-    return SessionReads(
-        spark=spark,
-        table=iceberg.load(catalog, source.table),
-        source=source,
-        span=prepared.plan.sources[0],
-        load=prepared.load,
-        hours=prepared.plan.hour_numbers,
-        left_out=prepared.plan.left_out,
-        late_rows=prepared.plan.late_rows,
-        start=start,
-    )
-
-
-def _staged_everywhere(
-    catalog: Catalog,
-    spark: SparkSession,
-    target: Target,
-    prepared: PreparedRows,
-    evaluated_id: int | None,
-    staged: DataFrame,
-) -> DataFrame:
-    """Return `staged`; if an append repeats rows that were published before, the rows of all planned hours."""
-    if prepared.load != "append" or not prepared.row_counts.duplicates:
-        return staged
-    return _staged_rows(catalog, spark, target, prepared, evaluated_id, prepared.plan.hour_numbers)
-
-
-def _staged_rows(
-    catalog: Catalog,
-    spark: SparkSession,
-    target: Target,
-    prepared: PreparedRows,
-    evaluated_id: int | None,
-    hours: Collection[int],
-) -> DataFrame:
-    from lake_assets.incremental.engine.prepare import coalesce_if_few
-
-    rows = rows_at(spark, iceberg.load(catalog, target.table), evaluated_id)
-    return coalesce_if_few(rows.where(in_hours(target.time_column, hours)), prepared.max_rows)
-
-
-def _counts(prepared: PreparedRows, rows: int) -> dict[str, int]:
-    return {
-        "read": prepared.row_counts.read,
-        "duplicates": prepared.row_counts.duplicates,
-        "quarantined": prepared.row_counts.quarantined,
-        "written": rows + prepared.rows_unchanged,
-    }
-
-
-def _reader(
-    catalog: Catalog, spark: SparkSession, snapshots_read: Mapping[str, int | None]
-) -> Callable[[str], DataFrame]:
-    """Return a function that reads tables: those of the session as of its snapshots, others as of main."""
-    from lake_assets.incremental.engine.prepare import coalesce_if_few
-
-    def read(name: str) -> DataFrame:
-        table = iceberg.load(catalog, name)
-        snapshot_id = publish.main_id(table)
-        if name in snapshots_read:
-            snapshot_id = snapshots_read[name]
-        rows = rows_at(spark, table, snapshot_id)
-        return coalesce_if_few(rows, publish.rows_of(table, snapshot_id))
-
-    return read
-
-
-def _index(catalog: Catalog, spark: SparkSession, snapshots_read: Mapping[str, int | None]) -> RowsWith:
-    """Return a function that finds values in tables by their indexes, in the same snapshots as `_reader`."""
-    index = KeyIndex(catalog)
-
-    def rows_with(name: str, column: str, wanted: DataFrame) -> DataFrame | None:
-        snapshot_id = snapshots_read.get(name) or publish.main_id(iceberg.load(catalog, name))
-        if not index.covers(name, snapshot_id, column):
-            return None
-        values = distinct_values(wanted, column)
-        if values is None:
-            return None
-        found = index.rows(name, snapshot_id, column, values - {None}, columns=[column])
-        return None if found is None else local_rows(spark, found)
-
-    return rows_with
-
-
-def _rows_by_hour(catalog: Catalog, spark: SparkSession, target: Target, snapshot_id: int | None) -> RowsByHour:
-    """Return a function that counts the rows of a target's snapshot: by metadata if possible, else by Spark."""
-
-    def count(hours: Collection[int]) -> Mapping[int, int]:
-        table = iceberg.load(catalog, target.table)
-        by_metadata = rows_in_hours(table, snapshot_id, target.time_column, hours)
-        if by_metadata is not None:
-            return by_metadata
-        rows = rows_at(spark, table, snapshot_id).where(in_hours(target.time_column, hours))
-        return rows_by_hour(rows, target.time_column)
-
-    return count
-
-
-MAX_REPORTED_PARTITIONS = 100
-"""Most hours, or days, that a failed audit reports one by one. If it fails in more, something is wrong with all."""
-
-AUDIT = "i"
-"""Column of offenders: the number of the audit."""
-ROWS = "n"
-"""Column of counts: the number of offenders."""
-SAMPLED = "s"
-"""Column of counts: keys of the sample."""
 
 
 def evaluate(audits: Sequence[Audit], scope: AuditScope) -> tuple[AuditResult, ...]:
@@ -207,10 +133,12 @@ def evaluate(audits: Sequence[Audit], scope: AuditScope) -> tuple[AuditResult, .
     Raises:
         AuditBroken: An audit cannot be evaluated.
     """
+    table = scope.target.table
     verdicts: dict[int, Verdict] = {}
     offenders: dict[int, Offenders] = {}
     for number, audit in enumerate(audits):
-        found = call_audit(audit, scope)
+        with naming_audit(audit, table):
+            found = audit.run(scope)
         if isinstance(found, Verdict):
             verdicts[number] = found
         else:
@@ -218,12 +146,57 @@ def evaluate(audits: Sequence[Audit], scope: AuditScope) -> tuple[AuditResult, .
     try:
         verdicts |= _verdicts_on_offenders(offenders, few=scope.few)
     except Exception:
-        check_queries(audits, offenders, scope.target.table)
+        # Spark refuses one query of all audits: find the one whose query it is.
+        for number, found in offenders.items():
+            with naming_audit(audits[number], table):
+                found.rows.schema  # noqa: B018 - Spark analyses the query
         raise
     results = []
     for number, audit in enumerate(audits):
-        results.append(_result_of(audit, verdicts[number], scope))
+        verdict = verdicts[number]
+        result = AuditResult(
+            name=audit.name,
+            passed=verdict.passed,
+            blocking=audit.blocking,
+            counts=dict(verdict.counts),
+            sample=verdict.sample,
+            description=audit.description,
+            hours={} if verdict.passed else reported_hours(verdict.hours, scope.hours, scope.target.grain),
+        )
+        results.append(result)
     return tuple(results)
+
+
+def _verdicts_on_offenders(offenders: Mapping[int, Offenders], *, few: bool) -> dict[int, Verdict]:
+    """Return number of the audit → verdict; an audit without offending rows has passed.
+
+    One job computes the rows of all audits, counts them, and takes the first keys of each audit.
+    """
+    from pyspark.sql import Window
+    from pyspark.sql import functions as F
+
+    if not offenders:
+        return {}
+    numbered = [found.rows.select(F.lit(number).alias(AUDIT), KEY, HOUR) for number, found in offenders.items()]
+    rows = union_by_name(*numbered)
+    if few:
+        rows = rows.coalesce(1)
+    by_key = rows.groupBy(AUDIT, HOUR, KEY).agg(F.count("*").alias(ROWS))
+    place = F.dense_rank().over(Window.partitionBy(AUDIT).orderBy(KEY))
+    ranked = by_key.select(AUDIT, HOUR, ROWS, F.when(place <= SAMPLE, F.col(KEY)).alias(SAMPLED))
+    counted = ranked.groupBy(AUDIT, HOUR).agg(F.sum(ROWS).alias(ROWS), F.collect_set(SAMPLED).alias(SAMPLED))
+    hours: dict[int, dict[int | None, int]] = {number: {} for number in offenders}
+    keys: dict[int, set[str]] = {number: set() for number in offenders}
+    for row in counted.collect():
+        hours[row[AUDIT]][row[HOUR]] = row[ROWS]
+        keys[row[AUDIT]].update(row[SAMPLED])
+    verdicts = {}
+    for number, found in offenders.items():
+        # Sorted, so that the sample does not depend on the order of the rows.
+        sample = tuple(sorted(keys[number])[:SAMPLE])
+        total = sum(hours[number].values())
+        verdicts[number] = Verdict(not total, {found.counted: total}, sample, hours[number])
+    return verdicts
 
 
 def reported_hours(
@@ -252,96 +225,4 @@ def reported_hours(
         by_partition[first] = by_partition.get(first, 0) + rows
     if len(by_partition) > MAX_REPORTED_PARTITIONS:
         return {}
-    reported = {}
-    for hour in sorted(grain.whole(by_partition)):
-        reported[hour_key(hour)] = by_partition[grain.first(hour)]
-    return reported
-
-
-def _verdicts_on_offenders(offenders: Mapping[int, Offenders], *, few: bool) -> dict[int, Verdict]:
-    """Return number of the audit → verdict; an audit without offending rows has passed."""
-    counted = _count_offenders(offenders, few=few)
-    verdicts = {}
-    for number, found in offenders.items():
-        counts = counted.get(number, _Counted())
-        verdicts[number] = Verdict(
-            passed=not counts.hours,
-            counts={found.counted: sum(counts.hours.values())},
-            sample=counts.sample,
-            hours=counts.hours,
-        )
-    return verdicts
-
-
-@dataclass
-class _Counted:
-    """The offenders of one audit, counted.
-
-    Attributes:
-        hours: Event hour → rows; None for rows whose hour is not known.
-        sample: The first keys, at most `SAMPLE`.
-    """
-
-    hours: dict[int | None, int] = field(default_factory=dict)
-    sample: tuple[str, ...] = ()
-
-
-def _count_offenders(
-    offenders: Mapping[int, Offenders],
-    *,
-    few: bool,
-) -> dict[int, _Counted]:
-    """Count the offenders of all audits: number of the audit → counts; without audits that have no offenders.
-
-    One job computes the rows of all audits, counts them, and takes the first keys of each audit.
-    """
-    numbered = []
-    for number, found in offenders.items():
-        numbered.append(_numbered(found.rows, number))
-    if not numbered:
-        return {}
-    rows = union_by_name(*numbered)
-    if few:
-        rows = rows.coalesce(1)
-    counted: dict[int, _Counted] = {}
-    for row in _counts_and_first_keys(rows).collect():
-        of_audit = counted.setdefault(row[AUDIT], _Counted())
-        of_audit.hours[row[HOUR]] = row[ROWS]
-        # Sorted, so that the sample does not depend on the order of the rows.
-        known = {*of_audit.sample, *row[SAMPLED]}
-        of_audit.sample = tuple(sorted(known)[:SAMPLE])
-    return counted
-
-
-def _numbered(rows: DataFrame, number: int) -> DataFrame:
-    from pyspark.sql import functions as F
-
-    return rows.select(F.lit(number).alias(AUDIT), KEY, HOUR)
-
-
-def _counts_and_first_keys(rows: DataFrame) -> DataFrame:
-    """Return audit, hour, its offenders, and which of the first `SAMPLE` keys of the audit it has."""
-    from pyspark.sql import Window
-    from pyspark.sql import functions as F
-
-    by_key = rows.groupBy(AUDIT, HOUR, KEY).agg(F.count("*").alias(ROWS))
-    place = F.dense_rank().over(Window.partitionBy(AUDIT).orderBy(KEY))
-    first_key = F.when(place <= SAMPLE, F.col(KEY)).alias(SAMPLED)
-    ranked = by_key.select(AUDIT, HOUR, ROWS, first_key)
-    counts = F.sum(ROWS).alias(ROWS)
-    return ranked.groupBy(AUDIT, HOUR).agg(counts, F.collect_set(SAMPLED).alias(SAMPLED))
-
-
-def _result_of(audit: Audit, verdict: Verdict, scope: AuditScope) -> AuditResult:
-    hours = {}
-    if not verdict.passed:
-        hours = reported_hours(verdict.hours, scope.hours, scope.target.grain)
-    return AuditResult(
-        name=audit.name,
-        passed=verdict.passed,
-        blocking=audit.blocking,
-        counts=dict(verdict.counts),
-        sample=verdict.sample,
-        description=audit.description,
-        hours=hours,
-    )
+    return {hour_key(hour): by_partition[grain.first(hour)] for hour in sorted(grain.whole(by_partition))}

@@ -2,7 +2,7 @@
 
 An audit evaluates what would be published, before it is. If a blocking audit fails, the hours that it fails in keep
 their published rows; if it cannot tell the hours, all hours do. To add an audit, write a function that returns an
-`Audit`. Its `run` returns a `Verdict`, or `Offenders`: the rows that violate it. `audit_evaluation` counts those.
+`Audit`. Its `run` returns a `Verdict`, or `Offenders`: the rows that violate it. `audit_run` counts those.
 """
 
 from __future__ import annotations
@@ -11,17 +11,18 @@ from collections.abc import Collection, Mapping, Sequence
 from statistics import fmean
 from typing import TYPE_CHECKING
 
-from lake_assets.base.columns import ROWS, TIME, hour_of, quoted
-from lake_assets.base.conditions import any_of
-from lake_assets.base.hours import hour_key
-from lake_assets.base.sql_text import with_placeholders
+from lake_assets.base.columns import ROWS, TIME, quoted
+from lake_assets.base.columns import column as column_of
+from lake_assets.base.columns import columns as columns_of
+from lake_assets.base.hours import hour_key, hour_sql
+from lake_assets.base.sql_text import any_is_true, with_placeholders
 from lake_assets.errors import ConfigurationError
 from lake_assets.incremental.declaration.modes import Stateless
 from lake_assets.incremental.declaration.own_sql import STAGED
 from lake_assets.incremental.declaration.target import Audit, AuditScope, Offenders, Verdict
 
 if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame
+    from pyspark.sql import DataFrame
 
 
 SAMPLE = 10
@@ -64,29 +65,20 @@ def no_missing_events() -> Audit:
     """
 
     def run(scope: AuditScope) -> Offenders:
-        key = scope.target.key
-        source = scope.target.sources[0]
-        if source.key is None or len(key) != 1:
+        target, source = scope.target, scope.target.sources[0]
+        if source.key is None or len(target.key) != 1:
             raise ConfigurationError(
-                f"no_missing_events() of {scope.target.table} needs a single key, and a key of its first source.",
+                f"no_missing_events() of {target.table} needs a single key, and a key of its first source.",
                 remedy="Give the Source a key=, or drop the audit.",
             )
-        from lake_assets.incremental.engine.prepare import hash_join_hint
-
-        staged = scope.staged_everywhere.select(
-            _text(key[0]).alias(KEY),
-            hour_of(scope.target.time_column).alias(HOUR),
-        )
         # Each version has an hour of its own: if another one stands than should, the key is there, but not in the hour.
-        by_hour = source.has_versions and isinstance(scope.target.mode, Stateless)
+        by_hour = source.has_versions and isinstance(target.mode, Stateless)
         same_row = [KEY, HOUR] if by_hour else [KEY]
-        staged = staged.select(*same_row)
-        expected = scope.valid.select(
-            _text(source.key).alias(KEY),
-            hour_of(source.time_column).alias(HOUR),
-        )
-        missing = expected.join(hash_join_hint(staged, few=scope.few), same_row, "left_anti")
-        return Offenders(missing, "missing")
+        staged = _keys(scope.staged_everywhere, target.key, target.time_column).select(*same_row)
+        if scope.few:
+            staged = staged.hint("shuffle_hash")  # else Spark broadcasts it, which is a job of its own
+        expected = _keys(scope.valid, [source.key], source.time_column)
+        return Offenders(expected.join(staged, same_row, "left_anti"), "missing")
 
     return Audit(
         name="no_missing_events",
@@ -99,10 +91,8 @@ def not_null(*columns: str, blocking: bool = True) -> Audit:
     """Return an audit that none of the columns is null."""
 
     def run(scope: AuditScope) -> Offenders:
-        from pyspark.sql import functions as F
-
-        any_null = any_of(F.col(column).isNull() for column in columns)
-        return Offenders(_keys(scope, scope.staged.where(any_null)), "nulls")
+        any_null = any_is_true([f"{quoted(column)} is null" for column in columns])
+        return _offenders(scope, scope.staged.where(any_null), "nulls")
 
     return Audit(
         name=f"not_null_{'_'.join(columns)}",
@@ -122,11 +112,11 @@ def unique_key() -> Audit:
     def run(scope: AuditScope) -> Offenders:
         from pyspark.sql import functions as F
 
-        identity = dict.fromkeys(scope.target.identity)
         time = scope.target.time_column
-        counts = scope.staged.groupBy(*identity).agg(F.count("*").alias(ROWS), F.min(time).alias(TIME))
+        by_identity = scope.staged.groupBy(*columns_of(dict.fromkeys(scope.target.identity)))
+        counts = by_identity.agg(F.count("*").alias(ROWS), F.min(column_of(time)).alias(TIME))
         repeated = counts.where(F.col(ROWS) > 1).withColumn(time, F.col(TIME))
-        return Offenders(_keys(scope, repeated), "repeated")
+        return _offenders(scope, repeated, "repeated")
 
     return Audit(
         name="unique_key",
@@ -139,10 +129,7 @@ def accepted_values(column: str, values: Sequence[str], *, blocking: bool = True
     """Return an audit that the column has only these values. Null passes."""
 
     def run(scope: AuditScope) -> Offenders:
-        from pyspark.sql import functions as F
-
-        unexpected = scope.staged.where(~F.col(column).isin(*values))
-        return Offenders(_keys(scope, unexpected), "unexpected")
+        return _offenders(scope, scope.staged.where(~column_of(column).isin(*values)), "unexpected")
 
     return Audit(
         name=f"accepted_values_{column}",
@@ -160,9 +147,18 @@ def referential(column: str, *, to: str, ref_column: str, blocking: bool = False
     """
 
     def run(scope: AuditScope) -> Offenders:
-        known = _known_values(scope, column, to, ref_column)
-        unknown = scope.staged.join(known, column, "left_anti")
-        return Offenders(_keys(scope, unknown), "unknown")
+        reference = column_of(ref_column).alias(column)
+        staged = scope.staged.select(column)
+        indexed = scope.rows_with(to, ref_column, staged.select(column_of(column).alias(ref_column)))
+        if indexed is not None:
+            known = indexed.select(reference)
+        else:
+            known = scope.table(to).select(reference)
+            if scope.few:
+                # The other table may be large. It is filtered where it is read; only the values looked for are sent.
+                found = known.join(staged.hint("broadcast"), column, "left_semi")
+                known = found.distinct().hint("broadcast")
+        return _offenders(scope, scope.staged.join(known, column, "left_anti"), "unknown")
 
     return Audit(
         name=f"referential_{column}",
@@ -180,19 +176,11 @@ def row_count_like_earlier(*, days: int = 7, factor: float = 10.0, blocking: boo
     """
 
     def run(scope: AuditScope) -> Verdict:
-        earlier_hours: set[int] = set()
-        for hour in scope.hours:
-            earlier_hours.update(_same_hour_of_earlier_days(hour, days))
-        now = scope.staged_rows(scope.hours)
-        earlier = scope.earlier_rows(earlier_hours)
+        earlier_hours = {same for hour in scope.hours for same in _same_hour_of_earlier_days(hour, days)}
+        now, earlier = scope.staged_rows(scope.hours), scope.earlier_rows(earlier_hours)
         odd = odd_hours(now, earlier, scope.hours, days=days, factor=factor)
         sample = tuple(hour_key(hour) for hour in odd[:SAMPLE])
-        return Verdict(
-            passed=not odd,
-            counts={"odd hours": len(odd)},
-            sample=sample,
-            hours=dict.fromkeys(odd, 1),
-        )
+        return Verdict(not odd, {"odd hours": len(odd)}, sample, dict.fromkeys(odd, 1))
 
     return Audit(
         name="row_count_like_earlier",
@@ -200,42 +188,6 @@ def row_count_like_earlier(*, days: int = 7, factor: float = 10.0, blocking: boo
         description=f"rows per hour within ×{factor:g} of the {days} days before",
         blocking=blocking,
     )
-
-
-def sql(name: str, query: str, *, blocking: bool = True) -> Audit:
-    """Return an audit that a query selects no row.
-
-    Args:
-        query: Any SQL over `{staged}` that selects the offending rows. Its first column is their key. If it also
-            selects the target's time column, the audit reports in which hours it fails. Other braces stay as they are.
-    """
-
-    def run(scope: AuditScope) -> Offenders:
-        from pyspark.sql import functions as F
-
-        rows = offending_rows(query, scope.staged)
-        names = rows.columns
-        hour = F.lit(None).cast("long")
-        if scope.target.time_column in names:
-            hour = hour_of(scope.target.time_column)
-        offending = rows.select(
-            _text(names[0]).alias(KEY),
-            hour.alias(HOUR),
-        )
-        return Offenders(offending, "offending")
-
-    return Audit(
-        name=name,
-        run=run,
-        description=query,
-        blocking=blocking,
-        query=query,
-    )
-
-
-def offending_rows(query: str, staged: DataFrame) -> DataFrame:
-    """Return the rows that the query of an audit selects of the staged rows."""
-    return staged.sparkSession.sql(with_placeholders(query, (STAGED,)), None, **{STAGED: staged})
 
 
 def odd_hours(
@@ -265,48 +217,44 @@ def odd_hours(
     return odd
 
 
-def rows_by_hour(rows: DataFrame, time_column: str) -> dict[int, int]:
-    """Count rows by event hour with Spark. Rows without a time are in no hour."""
-    timed = rows.where(f"{quoted(time_column)} is not null")
-    counts = timed.groupBy(hour_of(time_column).alias(HOUR)).count()
-    return {row[HOUR]: row["count"] for row in counts.collect()}
-
-
-def _known_values(scope: AuditScope, column: str, to: str, ref_column: str) -> DataFrame:
-    """Return the values of a column of another table, or those that are in the staged rows, too, as `column`."""
-    from pyspark.sql import functions as F
-
-    reference = F.col(quoted(ref_column))
-    staged = scope.staged.select(column)
-    indexed = scope.rows_with(to, ref_column, staged.select(F.col(column).alias(ref_column)))
-    if indexed is not None:
-        return indexed.select(reference.alias(column))
-    known = scope.table(to).select(reference.alias(column))
-    if not scope.few:
-        return known
-    # The other table may be large. It is filtered where it is read; only the values looked for are sent.
-    found = known.join(F.broadcast(staged), column, "left_semi")
-    return F.broadcast(found.distinct())
-
-
 def _same_hour_of_earlier_days(hour: int, days: int) -> list[int]:
     return [hour - 24 * day for day in range(1, days + 1)]
 
 
-def _keys(scope: AuditScope, rows: DataFrame) -> DataFrame:
-    """Return rows of the target as offenders: their key as text, and their hour."""
-    from pyspark.sql import functions as F
+def sql(name: str, query: str, *, blocking: bool = True) -> Audit:
+    """Return an audit that a query selects no row.
 
-    parts = [_text(column) for column in scope.target.key]
-    key = F.concat_ws(" ", *parts)
-    return rows.select(
-        key.alias(KEY),
-        hour_of(scope.target.time_column).alias(HOUR),
+    Args:
+        query: Any SQL over `{staged}` that selects the offending rows. Its first column is their key. If it also
+            selects the target's time column, the audit reports in which hours it fails. Other braces stay as they are.
+    """
+
+    def run(scope: AuditScope) -> Offenders:
+        rows = offending_rows(query, scope.staged)
+        time = scope.target.time_column
+        names = rows.columns
+        return Offenders(_keys(rows, names[:1], time if time in names else None), "offending")
+
+    return Audit(
+        name=name,
+        run=run,
+        description=query,
+        blocking=blocking,
+        query=query,
     )
 
 
-def _text(column: str) -> Column:
-    from pyspark.sql import functions as F
+def offending_rows(query: str, staged: DataFrame) -> DataFrame:
+    """Return the rows that the query of an audit selects of the staged rows."""
+    return staged.sparkSession.sql(with_placeholders(query, (STAGED,)), None, **{STAGED: staged})
 
-    text = F.col(quoted(column)).cast("string")
-    return F.coalesce(text, F.lit("null"))
+
+def _offenders(scope: AuditScope, rows: DataFrame, counted: str) -> Offenders:
+    return Offenders(_keys(rows, scope.target.key, scope.target.time_column), counted)
+
+
+def _keys(rows: DataFrame, key: Sequence[str], time_column: str | None) -> DataFrame:
+    """Return the keys of rows as text, and their hours; null without a time column."""
+    texts = [f"coalesce(cast({quoted(name)} as string), 'null')" for name in key]
+    hour = "cast(null as long)" if time_column is None else hour_sql(quoted(time_column))
+    return rows.selectExpr(f"concat_ws(' ', {', '.join(texts)}) as {KEY}", f"{hour} as {HOUR}")

@@ -16,15 +16,12 @@ from typing import TYPE_CHECKING
 from lake_assets.errors import HoursHeld, LakeError
 from lake_assets.errors.described import describe, is_machines_fault
 from lake_assets.errors.texts import ErrorText
+from lake_assets.incremental.engine.engine import MAX_OVERTAKEN, OVERTAKEN, OVERTAKEN_SECONDS, Engine
 from lake_assets.incremental.engine.model import NoSession, SessionReport, verdicts_in_words
 from lake_assets.incremental.engine.planner import present_heads
-from lake_assets.incremental.engine.session import MAX_OVERTAKEN, OVERTAKEN, OVERTAKEN_SECONDS
 
 if TYPE_CHECKING:
     from lake_assets.incremental.declaration import Target
-    from lake_assets.incremental.engine.engine import Engine
-    from lake_assets.incremental.engine.planner import Heads
-
 
 REPAIR = "Repair the source or the declaration. To repeat the session as it is, run `lake catch-up --again`."
 CONFIRM = "Correct a source that is declared complete too far, or repeat the command with --force."
@@ -47,13 +44,6 @@ class Outcome:
     waiting: NoSession | None = None
     failure: str | None = None
     overtaken: str | None = None
-
-
-Run = Callable[..., SessionReport | NoSession]
-"""Runs the next session of a target, up to given heads."""
-
-Step = tuple[Outcome, Exception | None]
-"""An outcome, and the error that it comes from."""
 
 
 def catch_up(
@@ -79,12 +69,12 @@ def catch_up(
         force: Also run sessions that build more than a day beyond the newest rows.
         deferred: Also build hours that wait by the policy for late rows.
     """
-    outcomes: list[Outcome] = []
     wanted = {target.table for target in targets}
     in_order = [target for target in engine.pipeline.in_order() if target.table in wanted]
     run = partial(engine.run, again=again, force=force, deferred=deferred, run_id=run_id)
+    outcomes: list[Outcome] = []
     with engine.log.batch():
-        for outcome, error in _steps(engine, in_order, run):
+        for outcome, error in _run_due_sessions(engine, in_order, run):
             outcomes.append(outcome)
             if report is not None:
                 report(outcome)
@@ -93,78 +83,48 @@ def catch_up(
     return outcomes
 
 
-def _steps(engine: Engine, targets: Sequence[Target], run: Run) -> Iterator[Step]:
-    raw_heads = _heads(engine, targets, derived=False)
+def _run_due_sessions(
+    engine: Engine, targets: Sequence[Target], run: Callable[..., SessionReport | NoSession]
+) -> Iterator[tuple[Outcome, Exception | None]]:
+    """Yield each outcome, with the error that it comes from."""
+    derived = {target.table for target in engine.pipeline.targets}
+    names = {source.table for target in targets for source in target.sources}
+    raw_heads = present_heads(engine.catalog, engine.pipeline, sorted(names - derived))
     for target in targets:
+        name, sources = target.table, [source.table for source in target.sources]
         try:
-            up_to = _up_to(engine, target, raw_heads)
-            for outcome in _run_due_sessions(engine, target, up_to, run):
-                yield outcome, None
+            heads = raw_heads | present_heads(
+                engine.catalog, engine.pipeline, [each for each in sources if each in derived]
+            )
+            up_to = {each: heads[each] for each in sources if each in heads}
+            overtaken = 0
+            result: SessionReport | NoSession | None = None
+            while not isinstance(result, NoSession):
+                try:
+                    result = run(target, up_to=up_to)
+                except OVERTAKEN as error:
+                    overtaken += 1
+                    if overtaken > MAX_OVERTAKEN:
+                        raise
+                    problem = error.problem if isinstance(error, LakeError) else str(error)
+                    yield Outcome(name, overtaken=f"another process was faster: {problem}"), None
+                    time.sleep(OVERTAKEN_SECONDS * overtaken)
+                    continue
+                overtaken = 0
+                failure = None
+                if isinstance(result, SessionReport):
+                    if result.held:
+                        failure = str(HoursHeld(name, verdicts_in_words(result.held)))
+                    yield Outcome(name, report=result, failure=failure), None
+                else:
+                    if result.kind in REMEDIES:
+                        failure = str(ErrorText(f"{name}: {result.reason}.", REMEDIES[result.kind]))
+                    yield Outcome(name, waiting=result, failure=failure), None
         except Exception as error:  # also of Spark and of libraries: the other targets go on
-            yield Outcome(target.table, failure=_failure_of(target, error)), error
-            if is_machines_fault(error):
+            is_machines = is_machines_fault(error)
+            found = describe(error)
+            if name not in found.problem and not is_machines:
+                found = ErrorText(f"{name}: {found.problem}", found.remedy)
+            yield Outcome(name, failure=str(found)), error
+            if is_machines:
                 return
-
-
-def _up_to(engine: Engine, target: Target, raw_heads: Heads) -> Heads:
-    """Return the heads of a target's sources to plan up to."""
-    heads = {**raw_heads, **_heads(engine, [target], derived=True)}
-    return {source.table: heads[source.table] for source in target.sources if source.table in heads}
-
-
-def _heads(engine: Engine, targets: Iterable[Target], *, derived: bool) -> Heads:
-    """Return the present heads of those sources of the targets that are targets themselves, or of all others."""
-    of_pipeline = {target.table for target in engine.pipeline.targets}
-    names: set[str] = set()
-    for target in targets:
-        names.update(source.table for source in target.sources if (source.table in of_pipeline) is derived)
-    return present_heads(engine.catalog, engine.pipeline, sorted(names))
-
-
-def _run_due_sessions(engine: Engine, target: Target, up_to: Heads, run: Run) -> Iterator[Outcome]:
-    overtaken = 0
-    while True:
-        try:
-            result = run(target, up_to=up_to)
-        except OVERTAKEN as error:
-            overtaken += 1
-            if overtaken > MAX_OVERTAKEN:
-                raise
-            yield Outcome(target.table, overtaken=f"another process was faster: {_problem(error)}")
-            time.sleep(OVERTAKEN_SECONDS * overtaken)
-            continue
-        overtaken = 0
-        if isinstance(result, NoSession):
-            yield _waiting(target, result)
-            return
-        yield _outcome_of(target, result)
-
-
-def _waiting(target: Target, found: NoSession) -> Outcome:
-    failure = None
-    if found.kind in REMEDIES:
-        failure = str(ErrorText(f"{target.table}: {found.reason}.", REMEDIES[found.kind]))
-    return Outcome(
-        table=target.table,
-        waiting=found,
-        failure=failure,
-    )
-
-
-def _failure_of(target: Target, error: Exception) -> str:
-    """Return the two lines of an error. They name the target, unless the fault is one of the machine."""
-    found = describe(error)
-    if target.table in found.problem or is_machines_fault(error):
-        return str(found)
-    return str(ErrorText(f"{target.table}: {found.problem}", found.remedy))
-
-
-def _problem(error: Exception) -> str:
-    return error.problem if isinstance(error, LakeError) else str(error)
-
-
-def _outcome_of(target: Target, report: SessionReport) -> Outcome:
-    failure = None
-    if report.held:
-        failure = str(HoursHeld(target.table, verdicts_in_words(report.held)))
-    return Outcome(target.table, report=report, failure=failure)

@@ -1,26 +1,21 @@
-"""Reading a snapshot with the columns that its table has now.
+"""Columns of tables: those of a snapshot as the table has them now, those that are declared, and those of sources.
 
 A reader of a snapshot gets the columns of that time: without those that were added since, and by their former names and
 types. Iceberg's ids say which column is which, so the rows are given the present columns: an added one is null, as it
 is in the present head of the table. Spark and pyiceberg both read a snapshot with its own columns.
 
-The columns that tables are declared with, compared with those that they have, and the steps from these to those.
+Ids also let a table become as it is declared without that a row is rewritten: a step adds, widens, renames, moves,
+describes or drops a column in the metadata, or lets it be null. All steps of a table are one commit. What differs is
+found anew each time, so that a migration that was interrupted is repeated.
 
-Iceberg knows a column by its id, so that a step rewrites no row: it adds, widens, renames, moves, describes or drops a
-column in the metadata, or lets it be null. All steps of a table are one commit. What differs is found anew each time,
-so that a migration that was interrupted is repeated.
-
-Comparing is pure. `migrate` alone commits.
-
-Loading the sources of targets, and checking that they can be read as declared. Metadata only.
-
-A raw table that declares no columns exists: another program has created it, and it is read as it is.
+A source is loaded only if it can be read as declared. A raw table that declares no columns exists: another program has
+created it, and it is read as it is.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import TYPE_CHECKING, Literal
@@ -41,7 +36,6 @@ from pyiceberg.types import (
     LongType,
     MapType,
     NestedField,
-    PrimitiveType,
     StructType,
     TimestampType,
     TimestamptzType,
@@ -121,67 +115,53 @@ def selected(then: Schema, now: Schema) -> list[str] | None:
         then: The columns of the rows.
         now: The columns to return, in this order.
     """
-    if then.schema_id == now.schema_id or _is_same(then.as_struct(), now.as_struct()):
+    if then.schema_id == now.schema_id:
         return None
-    values = _values(then.fields, now.fields, "", 0)
+    values = _values(then.fields, now.fields)
+    if values == [quoted(each.name) for each in then.fields]:
+        return None
     return [f"{value} AS {quoted(each.name)}" for value, each in zip(values, now.fields, strict=True)]
 
 
-def _values(then: tuple[NestedField, ...], now: tuple[NestedField, ...], prefix: str, depth: int) -> list[str]:
+def _values(then: Sequence[NestedField], now: Sequence[NestedField], prefix: str = "", depth: int = 0) -> list[str]:
     """Return the expression of each field of a struct. prefix: the struct with a dot; empty for the columns."""
     by_id = {each.field_id: each for each in then}
     found = []
     for each in now:
         former = by_id.get(each.field_id)
         if former is None:
-            default = "NULL" if each.initial_default is None else _text(str(each.initial_default))
+            default = "NULL" if each.initial_default is None else _literal(str(each.initial_default))
             found.append(f"CAST({default} AS {spark_type(each.field_type)})")
-        else:
-            value = prefix + quoted(former.name)
-            if former.name != each.name:
-                value = _unfiltered(value)
-            found.append(_value(value, former.field_type, each.field_type, depth))
+            continue
+        value = prefix + quoted(former.name)
+        if former.name != each.name:
+            # So Spark leaves no filter on it to Iceberg, which (1.12) plans the scan of a snapshot with that time's
+            # name of a column among the columns of now: it does not find it ("Cannot find field 'metres' in struct"),
+            # or it takes another column that has the name now.
+            value = f"element_at(array({value}), 1)"
+        found.append(_value(value, former.field_type, each.field_type, depth))
     return found
 
 
 def _value(value: str, then: IcebergType, now: IcebergType, depth: int) -> str:
-    if _is_same(then, now):
-        return value
+    """Return a value of a former type as one of the present type: itself, if names, ids and types are the same."""
     element = f"{ELEMENT}{depth}"
     if isinstance(then, StructType) and isinstance(now, StructType):
         values = _values(then.fields, now.fields, f"{value}.", depth)
-        parts = [f"{_text(each.name)}, {part}" for each, part in zip(now.fields, values, strict=True)]
+        if values == [f"{value}.{quoted(each.name)}" for each in then.fields]:
+            return value
+        parts = [f"{_literal(each.name)}, {part}" for each, part in zip(now.fields, values, strict=True)]
         return f"if({value} IS NULL, NULL, named_struct({', '.join(parts)}))"
     if isinstance(then, ListType) and isinstance(now, ListType):
-        return f"transform({value}, {element} -> {_value(element, then.element_type, now.element_type, depth + 1)})"
+        inner = _value(element, then.element_type, now.element_type, depth + 1)
+        return value if inner == element else f"transform({value}, {element} -> {inner})"
     if isinstance(then, MapType) and isinstance(now, MapType):
+        former = f"{element}.key, {element}.value"
         key = _value(f"{element}.key", then.key_type, now.key_type, depth + 1)
-        of_value = _value(f"{element}.value", then.value_type, now.value_type, depth + 1)
-        return f"map_from_entries(transform(map_entries({value}), {element} -> struct({key}, {of_value})))"
-    return f"CAST({value} AS {spark_type(now)})"
-
-
-def _unfiltered(value: str) -> str:
-    """Return a column so that Spark leaves no filter on it to Iceberg.
-
-    Iceberg 1.12 plans the scan of a snapshot with that time's name of a column among the columns of now: it does not
-    find it ("Cannot find field 'metres' in struct"), or it takes another column that has the name now.
-    """
-    return f"element_at(array({value}), 1)"
-
-
-def _is_same(then: IcebergType, now: IcebergType) -> bool:
-    """Whether rows of both types are the same: names, ids and types of all fields, in their order."""
-    if isinstance(then, StructType) and isinstance(now, StructType):
-        return len(then.fields) == len(now.fields) and all(
-            (one.field_id, one.name) == (other.field_id, other.name) and _is_same(one.field_type, other.field_type)
-            for one, other in zip(then.fields, now.fields, strict=True)
-        )
-    if isinstance(then, ListType) and isinstance(now, ListType):
-        return _is_same(then.element_type, now.element_type)
-    if isinstance(then, MapType) and isinstance(now, MapType):
-        return _is_same(then.key_type, now.key_type) and _is_same(then.value_type, now.value_type)
-    return then == now
+        pair = f"{key}, {_value(f'{element}.value', then.value_type, now.value_type, depth + 1)}"
+        entries = f"transform(map_entries({value}), {element} -> struct({pair}))"
+        return value if pair == former else f"map_from_entries({entries})"
+    return value if then == now else f"CAST({value} AS {spark_type(now)})"
 
 
 def spark_type(found: IcebergType) -> str:
@@ -197,9 +177,8 @@ def spark_type(found: IcebergType) -> str:
     return _SPARK_NAMES.get(type(found), str(found))
 
 
-def _text(value: str) -> str:
-    """Return a text as a literal of Spark's SQL."""
-    escaped = value.replace("\\", "\\\\").replace("'", "\\'")
+def _literal(text: str) -> str:
+    escaped = text.replace("\\", "\\\\").replace("'", "\\'")
     return f"'{escaped}'"
 
 
@@ -247,7 +226,7 @@ class Difference:
         declared: Its type, or what else differs, as declared.
         found: The same as the table has it.
         at: The column as the table has it.
-        wanted: The declared type.
+        wanted: The column as declared, if the table has it otherwise by name or type, or not at all.
         refused: Why Iceberg cannot do it by metadata; empty if it can.
         remedy: What to do, if it is not done by a migration.
         dropped: Whether the person who migrates has named the column to be dropped.
@@ -259,7 +238,7 @@ class Difference:
     declared: str = ""
     found: str = ""
     at: Path = ()
-    wanted: IcebergType | None = field(default=None, compare=False, repr=False)
+    wanted: NestedField | None = field(default=None, compare=False, repr=False)
     refused: str = ""
     remedy: str = ""
     dropped: bool = False
@@ -298,16 +277,8 @@ class Difference:
 
     def document(self) -> dict[str, str]:
         """Return the difference for JSON."""
-        return {
-            "column": self.column,
-            "kind": self.kind,
-            "declared": self.declared,
-            "found": self.found,
-            "step": self.step,
-            "text": self.text,
-            "refused": self.refused,
-            "remedy": self.remedy,
-        }
+        names = ("column", "kind", "declared", "found", "step", "text", "refused", "remedy")
+        return {name: getattr(self, name) for name in names}
 
 
 @dataclass(frozen=True)
@@ -377,79 +348,106 @@ def _entity(target: Target) -> tuple[str, ...]:
 
 
 def _fields(columns: Mapping[str, str], descriptions: Mapping[str, str]) -> tuple[NestedField, ...]:
-    return _fields_of(tuple(columns.items()), tuple(descriptions.items()))
+    return _parsed(tuple((name, type_, descriptions.get(name)) for name, type_ in columns.items()))
 
 
 @lru_cache(maxsize=4096)
-def _fields_of(
-    columns: tuple[tuple[str, str], ...], descriptions: tuple[tuple[str, str], ...]
-) -> tuple[NestedField, ...]:
+def _parsed(columns: tuple[tuple[str, str, str | None], ...]) -> tuple[NestedField, ...]:
     """Every plan compares the columns of a target and of its sources, and to parse types takes most of the time."""
-    found = []
-    for number, (name, type_) in enumerate(columns, start=1):
-        found.append(NestedField(number, name, type_, required=False, doc=dict(descriptions).get(name)))
-    return tuple(found)
+    return tuple(
+        NestedField(number, name, type_, required=False, doc=doc)
+        for number, (name, type_, doc) in enumerate(columns, start=1)
+    )
 
 
 def differences(declared: Declared, schema: Schema) -> tuple[Difference, ...]:
     """Return how the columns of a table differ from their declaration: those of the rows first, then the others."""
-    found = list(_differences(declared, schema, declared.fields, schema.fields, (), ()))
-    return tuple(sorted(found, key=lambda each: each.kind in ("undeclared", "order", "description")))
-
-
-def _differences(
-    declared: Declared,
-    schema: Schema,
-    wanted: Sequence[NestedField],
-    present: Sequence[NestedField],
-    path: Path,
-    at: Path,
-) -> Iterator[Difference]:
-    """Compare the columns of a table, or the fields of one of its structs.
-
-    Args:
-        path: Names around them, as declared.
-        at: Names around them, as the table has them.
-    """
     table = declared.table
-    pairs = _pairs(wanted, present, {} if path else declared.former)
-    of_present = {each.field_id: each.name for each, _ in pairs}
-    undeclared = [each for each in present if each.field_id not in of_present]
-    both = {each.name: match for match, each in pairs}
-    for each in wanted:
-        match = both.get(each.name)
-        if match is None:
-            remedy = _if_renamed(declared, each, undeclared) if not path else ""
-            name = _shown(each.field_type)
-            yield Difference(table, "missing", (*path, each.name), name, at=at, wanted=each.field_type, remedy=remedy)
-            continue
-        if match.name != each.name:
-            yield Difference(table, "renamed", (*path, each.name), each.name, match.name, (*at, match.name))
-        yield from _of_pair(declared, schema, each, match, (*path, each.name), (*at, match.name))
-    for each in undeclared:
-        here = (*path, each.name)
-        if each.required:
-            yield _required(table, schema, each, here, (*at, each.name))
-        yield Difference(
-            table,
-            "undeclared",
-            here,
-            found=_shown(each.field_type),
-            at=(*at, each.name),
-            remedy=f"To use it, declare it. To remove it, run `lake migrate {table} --drop {'.'.join(here)} --apply`.",
-        )
-    in_order = [of_name.name for of_name in wanted if of_name.name in both]
-    names = {match.field_id: name for name, match in both.items()}
-    as_found = [names[each.field_id] for each in present if each.field_id in names]
-    if as_found != in_order:
-        order = ", ".join(in_order)
-        yield Difference(table, "order", path, order, ", ".join(as_found), at)
+    result: list[Difference] = []
+
+    def compare_fields(wanted: Sequence[NestedField], present: Sequence[NestedField], path: Path, at: Path) -> None:
+        """Compare the columns of a table, or the fields of the struct that is declared at `path` and found at `at`."""
+        found = _matches(wanted, present, {} if path else declared.former)
+        names = {match.field_id: name for name, match in found.items()}
+        undeclared = [each for each in present if each.field_id not in names]
+        for each in wanted:
+            here, match = (*path, each.name), found.get(each.name)
+            if match is None:
+                remedy = ""
+                alike = [other.name for other in undeclared if _shown(other.field_type) == _shown(each.field_type)]
+                if len(alike) == 1 and not path:
+                    remedy = f"If it is the former {alike[0]}, declare renamed_from: {{{each.name}: {alike[0]}}}"
+                    if not declared.target:
+                        remedy += f"; if the table calls it {alike[0]} now, declare that name"
+                    remedy += "."
+                type_ = _shown(each.field_type)
+                result.append(Difference(table, "missing", here, type_, at=at, wanted=each, remedy=remedy))
+                continue
+            there = (*at, match.name)
+            if match.name != each.name:
+                result.append(Difference(table, "renamed", here, each.name, match.name, there, each))
+            compare(each, match, here, there)
+        for each in undeclared:
+            here, there = (*path, each.name), (*at, each.name)
+            if each.required:
+                add_required(each, here, there)
+            drop = f"lake migrate {table} --drop {'.'.join(here)} --apply"
+            remedy = f"To use it, declare it. To remove it, run `{drop}`."
+            type_ = _shown(each.field_type)
+            result.append(Difference(table, "undeclared", here, found=type_, at=there, remedy=remedy))
+        in_order = [each.name for each in wanted if each.name in found]
+        as_found = [names[each.field_id] for each in present if each.field_id in names]
+        if as_found != in_order:
+            result.append(Difference(table, "order", path, ", ".join(in_order), ", ".join(as_found), at))
+
+    def compare(wanted: NestedField, present: NestedField, path: Path, at: Path) -> None:
+        """Compare a column, a field, an element of a list or a value of a map."""
+        if present.required and wanted.optional:
+            add_required(present, path, at)
+        if wanted.required and present.optional:
+            refused = "Iceberg makes no column required, because rows may be null"
+            remedy = f"Declare {path[-1]} as optional."
+            result.append(Difference(table, "type", path, "required", "optional", at, refused=refused, remedy=remedy))
+        if wanted.doc is not None and wanted.doc != (present.doc or ""):
+            result.append(Difference(table, "description", path, wanted.doc, present.doc or "", at))
+        one, other = wanted.field_type, present.field_type
+        as_declared, as_found = _shown(one), _shown(other)
+        if isinstance(one, StructType) and isinstance(other, StructType):
+            compare_fields(one.fields, other.fields, path, at)
+        elif isinstance(one, ListType) and isinstance(other, ListType):
+            compare(one.element_field, other.element_field, (*path, "element"), (*at, "element"))
+        elif isinstance(one, MapType) and isinstance(other, MapType) and _shown(one.key_type) == _shown(other.key_type):
+            compare(one.value_field, other.value_field, (*path, "value"), (*at, "value"))
+        elif is_widened(other, one):
+            result.append(Difference(table, "narrow", path, as_declared, as_found, at, wanted))
+        elif as_declared != as_found:
+            name = ".".join(path)
+            in_query = ", or cast it in the query; then run `lake check`" if declared.target else ""
+            remedy = f"Declare {name} as {as_found}{in_query}."
+            kind: Kind = "wide" if is_widened(one, other) else "type"
+            refused = "Iceberg narrows no type"
+            if kind == "type":
+                refused = f"Iceberg does not turn {as_found} into {as_declared}"
+                if len(path) == 1 and path[0] not in declared.kept:
+                    drop = f"lake migrate {table} --drop {name} --apply"
+                    remedy += f" Or drop it with its values, and add it again: `{drop}`."
+            result.append(Difference(table, kind, path, as_declared, as_found, at, wanted, refused, remedy))
+
+    def add_required(present: NestedField, path: Path, at: Path) -> None:
+        refused = remedy = ""
+        if present.field_id in schema.identifier_field_ids:
+            refused = "it is an identifier field of the table"
+            remedy = f"Take it out: ALTER TABLE lake.{table} DROP IDENTIFIER FIELDS {'.'.join(at)}."
+        result.append(Difference(table, "required", path, "optional", "required", at, None, refused, remedy))
+
+    compare_fields(declared.fields, schema.fields, (), ())
+    return tuple(sorted(result, key=lambda each: each.kind in ("undeclared", "order", "description")))
 
 
-def _pairs(
+def _matches(
     wanted: Sequence[NestedField], present: Sequence[NestedField], former: Mapping[str, str]
-) -> list[tuple[NestedField, NestedField]]:
-    """Return the fields that a table has, each with that of its declaration.
+) -> dict[str, NestedField]:
+    """Return declared name → the field that a table has.
 
     A field is found by its name; else in another case, because Spark does not tell cases apart; else by its former
     name, if that is not declared as another column.
@@ -457,76 +455,11 @@ def _pairs(
     left = {each.name: each for each in present}
     found = {each.name: left.pop(each.name) for each in wanted if each.name in left}
     for each in wanted:
-        for name in (None, former.get(each.name)):
-            if each.name in found:
-                break
-            sought = each.name if name is None else name
-            same = [other for other in left if other.casefold() == sought.casefold()]
-            if len(same) == 1:
+        for name in (each.name, former.get(each.name, each.name)):
+            same = [other for other in left if other.casefold() == name.casefold()]
+            if each.name not in found and len(same) == 1:
                 found[each.name] = left.pop(same[0])
-    return [(found[each.name], each) for each in wanted if each.name in found]
-
-
-def _of_pair(
-    declared: Declared, schema: Schema, wanted: NestedField, present: NestedField, path: Path, at: Path
-) -> Iterator[Difference]:
-    table = declared.table
-    if present.required and wanted.optional:
-        yield _required(table, schema, present, path, at)
-    if wanted.required and present.optional:
-        text = "Iceberg makes no column required, because rows may be null"
-        yield Difference(
-            table, "type", path, "required", "optional", at, None, text, f"Declare {path[-1]} as optional."
-        )
-    if wanted.doc is not None and wanted.doc != (present.doc or ""):
-        yield Difference(table, "description", path, wanted.doc, present.doc or "", at)
-    yield from _of_types(declared, schema, wanted.field_type, present.field_type, path, at)
-
-
-def _of_types(
-    declared: Declared, schema: Schema, wanted: IcebergType, present: IcebergType, path: Path, at: Path
-) -> Iterator[Difference]:
-    if isinstance(wanted, StructType) and isinstance(present, StructType):
-        yield from _differences(declared, schema, wanted.fields, present.fields, path, at)
-    elif isinstance(wanted, ListType) and isinstance(present, ListType):
-        element = (*path, "element"), (*at, "element")
-        yield from _of_pair(declared, schema, wanted.element_field, present.element_field, *element)
-    elif isinstance(wanted, MapType) and isinstance(present, MapType) and _same(wanted.key_type, present.key_type):
-        value = (*path, "value"), (*at, "value")
-        yield from _of_pair(declared, schema, wanted.value_field, present.value_field, *value)
-    elif not _same(wanted, present):
-        yield _other_type(declared, wanted, present, path, at)
-
-
-def _other_type(declared: Declared, wanted: IcebergType, present: IcebergType, path: Path, at: Path) -> Difference:
-    table, name = declared.table, ".".join(path)
-    as_declared, as_found = _shown(wanted), _shown(present)
-    if is_widened(present, wanted):
-        return Difference(table, "narrow", path, as_declared, as_found, at, wanted)
-    remedy = f"Declare {name} as {as_found}."
-    if declared.target:
-        remedy = f"Declare {name} as {as_found}, or cast it in the query; then run `lake check`."
-    if is_widened(wanted, present):
-        return Difference(table, "wide", path, as_declared, as_found, at, wanted, "Iceberg narrows no type", remedy)
-    if len(path) == 1 and path[0] not in declared.kept:
-        remedy += f" Or drop it with its values, and add it again: `lake migrate {table} --drop {name} --apply`."
-    refused = f"Iceberg does not turn {as_found} into {as_declared}"
-    return Difference(table, "type", path, as_declared, as_found, at, wanted, refused, remedy)
-
-
-def _required(table: str, schema: Schema, present: NestedField, path: Path, at: Path) -> Difference:
-    refused = "it is an identifier field of the table" if present.field_id in schema.identifier_field_ids else ""
-    remedy = f"Take it out: ALTER TABLE lake.{table} DROP IDENTIFIER FIELDS {'.'.join(at)}." if refused else ""
-    return Difference(table, "required", path, "optional", "required", at, None, refused, remedy)
-
-
-def _if_renamed(declared: Declared, wanted: NestedField, undeclared: Iterable[NestedField]) -> str:
-    """Return what to declare if a column that is missing has only another name in the table; empty if there is none."""
-    alike = [each.name for each in undeclared if _same(each.field_type, wanted.field_type)]
-    if len(alike) != 1:
-        return ""
-    text = f"If it is the former {alike[0]}, declare renamed_from: {{{wanted.name}: {alike[0]}}}"
-    return f"{text}." if declared.target else f"{text}; if the table calls it {alike[0]} now, declare that name."
+    return found
 
 
 def is_widened(narrow: IcebergType, wide: IcebergType) -> bool:
@@ -537,14 +470,8 @@ def is_widened(narrow: IcebergType, wide: IcebergType) -> bool:
     return pair in ((IntegerType, LongType), (FloatType, DoubleType))
 
 
-def _same(one: IcebergType, other: IcebergType) -> bool:
-    """Whether two types are equal but for the ids of their fields."""
-    if isinstance(one, PrimitiveType) or isinstance(other, PrimitiveType):
-        return one == other
-    return _shown(one) == _shown(other)
-
-
 def _shown(found: IcebergType) -> str:
+    """Return a type for people: equal types have equal texts, whatever the ids of their fields."""
     if isinstance(found, StructType):
         fields = [f"{each.name}{'!' if each.required else ''}: {_shown(each.field_type)}" for each in found.fields]
         return f"struct<{', '.join(fields)}>"
@@ -553,57 +480,6 @@ def _shown(found: IcebergType) -> str:
     if isinstance(found, MapType):
         return f"map<{_shown(found.key_type)}, {_shown(found.value_type)}>"
     return str(found)
-
-
-def with_drops(
-    found: Sequence[Difference], declared: Declared, schema: Schema, names: Collection[str], *, partitioned: set[int]
-) -> tuple[Difference, ...]:
-    """Return the differences, with those columns that are named to be dropped.
-
-    Args:
-        found: What differs.
-        declared: What is declared.
-        schema: The columns of the table.
-        names: The columns to drop.
-        partitioned: The ids of the columns that the table is, or was, partitioned by.
-
-    Raises:
-        UsageError: The table has no such column, it is declared as it is, or something needs it.
-    """
-    for name in names:
-        try:
-            present = schema.find_field(name).field_id
-        except ValueError:
-            raise UsageError(
-                f"{declared.table} has no column {name}.", remedy=f"It has: {', '.join(schema.column_names)}."
-            ) from None
-        reason = declared.kept.get(name)
-        if present in partitioned:
-            reason = "the table is partitioned by it"
-        if present in schema.identifier_field_ids:
-            reason = "it is an identifier field of the table"
-        if reason is not None:
-            raise UsageError(
-                f"{name} of {declared.table} is not dropped: {reason}.", remedy=f"Leave out `--drop {name}`."
-            )
-        if not any(_is_dropped(each, name) for each in found):
-            raise UsageError(
-                f"{declared.table} declares the column {name}.",
-                remedy="Remove it from the declaration first, and from the queries that read it.",
-            )
-    result = []
-    for each in found:
-        if any(_is_dropped(each, name) for name in names):
-            result.append(replace(each, refused="", remedy="", dropped=True))
-        elif each.kind not in ("required", "description") or each.column not in names:
-            result.append(each)  # a column that is dropped needs no other step
-    return tuple(result)
-
-
-def _is_dropped(found: Difference, name: str) -> bool:
-    """Whether a column that is named to be dropped is not declared, or is declared with another type."""
-    is_retyped = found.kind in ("type", "wide", "narrow") and found.path == (name,) and found.wanted is not None
-    return is_retyped or (found.kind == "undeclared" and found.column == name)
 
 
 @dataclass(frozen=True)
@@ -640,24 +516,57 @@ def look(catalog: Catalog, declared: Declared, drop: Collection[str] = ()) -> Mi
 
 
 def _look(table: Table, declared: Declared, drop: Collection[str]) -> Migration:
-    found = differences(declared, table.schema())
-    if drop:
-        specs = table.metadata.partition_specs
-        partitioned = {each.source_id for spec in specs for each in spec.fields}
-        found = with_drops(found, declared, table.schema(), drop, partitioned=partitioned)
-    return Migration(declared.table, found, rebuild=_rebuild(table, declared, found))
-
-
-def _rebuild(table: Table, declared: Declared, found: Iterable[Difference]) -> str:
-    if not declared.target or not any(each.step in ("add", "drop and add") for each in found):
-        return ""
-    try:
+    found = _with_drops(differences(declared, table.schema()), table, declared, drop)
+    rebuild = ""
+    is_there = declared.time_column in table.schema().column_names
+    if declared.target and is_there and any(each.step in ("add", "drop and add") for each in found):
         hours = rows_by_hour(table, declared.time_column)
-    except ValueError:  # the table has no such column
-        return ""
-    if not hours:
-        return ""
-    return f"lake rebuild {declared.target} {hour_key(min(hours))} {hour_key(max(hours))}"
+        if hours:
+            rebuild = f"lake rebuild {declared.target} {hour_key(min(hours))} {hour_key(max(hours))}"
+    return Migration(declared.table, found, rebuild=rebuild)
+
+
+def _with_drops(
+    found: Sequence[Difference], table: Table, declared: Declared, names: Collection[str]
+) -> tuple[Difference, ...]:
+    """Return the differences, with those columns dropped that are named and not declared, or not with their type.
+
+    Raises:
+        UsageError: The table has no such column, it is declared as it is, or something needs it.
+    """
+
+    def is_dropped(each: Difference, name: str) -> bool:
+        is_retyped = each.kind in ("type", "wide", "narrow") and each.path == (name,) and each.wanted is not None
+        return is_retyped or (each.kind == "undeclared" and each.column == name)
+
+    schema = table.schema()
+    partitioned = {each.source_id for spec in table.metadata.partition_specs for each in spec.fields}
+    for name in names:
+        try:
+            present = schema.find_field(name).field_id
+        except ValueError:
+            known = ", ".join(schema.column_names)
+            raise UsageError(f"{declared.table} has no column {name}.", remedy=f"It has: {known}.") from None
+        reason = declared.kept.get(name)
+        if present in partitioned:
+            reason = "the table is partitioned by it"
+        if present in schema.identifier_field_ids:
+            reason = "it is an identifier field of the table"
+        if reason is not None:
+            problem = f"{name} of {declared.table} is not dropped: {reason}."
+            raise UsageError(problem, remedy=f"Leave out `--drop {name}`.")
+        if not any(is_dropped(each, name) for each in found):
+            raise UsageError(
+                f"{declared.table} declares the column {name}.",
+                remedy="Remove it from the declaration first, and from the queries that read it.",
+            )
+    result = []
+    for each in found:
+        if any(is_dropped(each, name) for name in names):
+            result.append(replace(each, refused="", remedy="", dropped=True))
+        elif each.kind not in ("required", "description") or each.column not in names:
+            result.append(each)  # a column that is dropped needs no other step
+    return tuple(result)
 
 
 def migrate(catalog: Catalog, declared: Declared, drop: Collection[str] = ()) -> Migration | None:
@@ -680,62 +589,44 @@ def migrate(catalog: Catalog, declared: Declared, drop: Collection[str] = ()) ->
             found = _look(table, declared, drop)
             if found.steps:
                 with table.transaction() as transaction:
+                    # First names alone change: what follows then finds each column by its declared name.
                     with transaction.update_schema() as update:
-                        _remove_and_rename(update, found.steps)
+                        for each in found.steps:
+                            if each.dropped:
+                                update.delete_column(each.at)
+                            elif each.kind == "renamed":
+                                update.rename_column(each.at, each.path[-1])
                     with transaction.update_schema() as update:
                         _add_and_change(update, transaction.table_metadata.schema(), declared, found.steps)
-            return Migration(found.table, found.differences, applied=True, rebuild=found.rebuild)
+            return replace(found, applied=True)
     raise AssertionError("unreachable: the last attempt returns or raises")
 
 
-def _remove_and_rename(update: UpdateSchema, steps: Iterable[Difference]) -> None:
-    """First names alone change: what follows then finds each column by its declared name."""
-    for each in steps:
-        if each.dropped:
-            update.delete_column(each.at)
-        elif each.kind == "renamed":
-            update.rename_column(each.at, each.path[-1])
-
-
 def _add_and_change(update: UpdateSchema, schema: Schema, declared: Declared, steps: Sequence[Difference]) -> None:
-    added: dict[Path, set[str]] = {}
-    levels = [each.path for each in steps if each.kind == "order"]
+    """Add, widen, describe and move columns, and the fields of structs. Those not declared stay where they are."""
+    added: dict[Path, set[str]] = {each.path: set() for each in steps if each.kind == "order"}
     for each in steps:
-        if each.step in ("add", "drop and add"):
-            assert each.wanted is not None
-            wanted = _declared_field(declared, each.path)
-            update.add_column(each.path, each.wanted, doc=wanted.doc or None)
+        if each.wanted is not None and each.step in ("add", "drop and add"):
+            update.add_column(each.path, each.wanted.field_type, doc=each.wanted.doc or None)
             added.setdefault(each.path[:-1], set()).add(each.path[-1])
-        elif each.kind == "narrow":
-            assert each.wanted is not None
-            update.update_column(each.path, field_type=each.wanted)
+        elif each.wanted is not None and each.kind == "narrow":
+            update.update_column(each.path, field_type=each.wanted.field_type)
         elif each.kind == "required":
             update.make_column_optional(each.path)
         elif each.kind == "description":
             update.update_column(each.path, doc=each.declared)
-    for level in dict.fromkeys([*levels, *added]):
-        _move(update, schema, declared, level, added.get(level, set()))
-
-
-def _move(update: UpdateSchema, schema: Schema, declared: Declared, level: Path, added: Collection[str]) -> None:
-    """Put the columns of a table, or the fields of a struct, in their declared order; others stay where they are."""
-    names = [each.name for each in _struct(schema.as_struct(), level)]
-    before: str | None = None
-    for name in [each.name for each in _struct(StructType(*declared.fields), level)]:
-        if name in added:
-            if before is None:
+    for level, new in added.items():
+        names = [each.name for each in _struct(schema.as_struct(), level)]
+        before: str | None = None
+        for name in [each.name for each in _struct(StructType(*declared.fields), level)]:
+            if before is None and name in new:
                 update.move_first((*level, name))
                 names.insert(0, name)
-            else:
+            elif before is not None and (name in new or names.index(name) < names.index(before)):
                 update.move_after((*level, name), (*level, before))
+                names = [each for each in names if each != name]
                 names.insert(names.index(before) + 1, name)
-        elif name not in names:
-            continue
-        elif before is not None and names.index(name) < names.index(before):
-            update.move_after((*level, name), (*level, before))
-            names.remove(name)
-            names.insert(names.index(before) + 1, name)
-        before = name
+            before = name
 
 
 def _struct(found: IcebergType, level: Path) -> Sequence[NestedField]:
@@ -749,10 +640,6 @@ def _struct(found: IcebergType, level: Path) -> Sequence[NestedField]:
             found = found.value_type
     assert isinstance(found, StructType)
     return found.fields
-
-
-def _declared_field(declared: Declared, path: Path) -> NestedField:
-    return next(each for each in _struct(StructType(*declared.fields), path[:-1]) if each.name == path[-1])
 
 
 def check_target(table: Table, target: Target) -> None:
@@ -783,20 +670,18 @@ def check_source(table: Table, declared: Declared, source: Source, reader: Targe
     """
     for each in differences(declared, table.schema()):
         if each.kind in _STOPS_READER and _is_read(each.path[0], source, reader):
-            found = each.found if each.kind != "renamed" else ""
-            expected = each.declared if each.kind != "renamed" else str(_declared_field(declared, each.path).field_type)
-            raise ColumnMismatch(
-                declared.table, each.column, expected=expected, found=found or None, remedy=remedy_of(each)
-            )
+            found, expected = each.found or None, each.declared
+            if each.kind == "renamed" and each.wanted is not None:
+                found, expected = None, str(each.wanted.field_type)
+            raise ColumnMismatch(declared.table, each.column, expected=expected, found=found, remedy=remedy_of(each))
 
 
 def _is_read(column: str, source: Source, reader: Target) -> bool:
     """Whether a target may read a column of a source: the engine for it, a condition of it, or its function."""
     if column in (source.time_column, *source.named_columns, *LANDING_COLUMNS, *_entity(reader)):
         return True
-    conditions = [rule.where for rule in source.rules] + ([source.deleted] if source.deleted else [])
-    for condition in conditions:
-        names = names_in_sql(condition)
+    for condition in (*(rule.where for rule in source.rules), source.deleted):
+        names = names_in_sql(condition) if condition else frozenset()
         if names is None or column.casefold() in names:
             return True
     return reads(reader, column)
@@ -824,17 +709,17 @@ def load_source(catalog: Catalog, pipeline: Pipeline, source: Source, *, reader:
         SourceError: It does not exist, lacks such a column, or its time column is no timestamp.
     """
     raw = pipeline.raw_table(source.table)
-    if raw is None and all(target.table != source.table for target in pipeline.targets):
+    of_targets = [of_target(target) for target in pipeline.targets if target.table == source.table]
+    if raw is None and not of_targets:
         raw = RawTable(source.table, time_column=source.time_column)
-    if raw is None or not raw.exists_already:
-        table = iceberg.load(catalog, source.table)
-        _check_columns(source.table, _types(table))
-        check_source(table, _declared_columns(pipeline, raw, source.table), source, reader)
+    if raw is not None and raw.exists_already:
+        landed_column = source.landed_column or raw.landed_column
+        table = load_existing(catalog, replace(raw, time_column=source.time_column, landed_column=landed_column))
+        iceberg.check_columns(table, source.table, dict.fromkeys(source.named_columns))
         return table
-    landed_column = source.landed_column or raw.landed_column
-    table = load_existing(catalog, replace(raw, time_column=source.time_column, landed_column=landed_column))
-    named = dict.fromkeys(source.named_columns)
-    iceberg.check_columns(table, source.table, named)
+    table = iceberg.load(catalog, source.table)
+    _check_columns(source.table, table)
+    check_source(table, of_targets[0] if raw is None else of_raw_table(raw), source, reader)
     return table
 
 
@@ -864,7 +749,11 @@ def load_existing(catalog: Catalog, raw: RawTable) -> Table:
     """
     table = iceberg.find(catalog, raw.table)
     if table is None:
-        raise SourceTableMissing(raw.table, known=_names_beside(catalog, raw.table))
+        try:
+            beside = catalog.list_tables(raw.table.split(".")[0])
+        except NoSuchNamespaceError:
+            beside = []
+        raise SourceTableMissing(raw.table, known=sorted(".".join(identifier) for identifier in beside))
     check_time_columns(table, raw)
     return table
 
@@ -876,17 +765,13 @@ def check_time_columns(table: Table, raw: RawTable) -> None:
         TimeColumnUnusable: A column does not exist, or is no timestamp.
         ColumnNameTaken: A column has a name of the engine's own, or that of another column but for its case.
     """
-    types = _types(table)
-    _check_columns(raw.table, types)
+    _check_columns(raw.table, table)
+    types = {each.name: each.field_type for each in table.schema().fields}
     timestamps = [name for name, found in types.items() if isinstance(found, TIMESTAMPS)]
-    found = types.get(raw.time_column)
-    if not isinstance(found, TIMESTAMPS):
-        raise TimeColumnUnusable(raw.table, raw.time_column, found=_type_text(found), timestamps=timestamps)
-    if raw.landed_column is not None and not isinstance(types.get(raw.landed_column), TIMESTAMPS):
-        landed = _type_text(types.get(raw.landed_column))
-        raise TimeColumnUnusable(
-            raw.table, raw.landed_column, found=landed, timestamps=timestamps, names="landed_column"
-        )
+    for names, column in (("time_column", raw.time_column), ("landed_column", raw.landed_column)):
+        if column is not None and column not in timestamps:
+            found = str(types[column]) if column in types else None
+            raise TimeColumnUnusable(raw.table, column, found=found, timestamps=timestamps, names=names)
 
 
 def subject_columns(catalog: Catalog, raw: RawTable, subject: Subject) -> tuple[str, ...]:
@@ -898,10 +783,10 @@ def subject_columns(catalog: Catalog, raw: RawTable, subject: Subject) -> tuple[
     """
     if not raw.exists_already:
         return subject.columns_of(raw.columns)
-    types = _types(load_existing(catalog, raw))
+    types = {each.name: str(each.field_type) for each in load_existing(catalog, raw).schema().fields}
     columns = subject.columns_of(types)
     for column in columns:
-        if str(types[column]) != "string":
+        if types[column] != "string":
             raise ConfigurationError(
                 f"{raw.table}.{column}, an id of the subject {subject.name}, is {types[column]}.",
                 remedy="Name string columns only as columns= of the subject.",
@@ -909,40 +794,16 @@ def subject_columns(catalog: Catalog, raw: RawTable, subject: Subject) -> tuple[
     return columns
 
 
-def _check_columns(table: str, types: Mapping[str, IcebergType]) -> None:
-    """Refuse columns because of which Spark could not read the table, or not tell them from others."""
+def _check_columns(name: str, table: Table) -> None:
+    """Refuse columns because of which Spark could not read a table, or not tell them from others."""
     known: dict[str, str] = {}
-    for name, found in types.items():
-        other = known.setdefault(name.casefold(), name)
-        if isinstance(found, TimeType):
-            raise ColumnUnreadable(table, name, why="Spark cannot read a table with a column of type time")
-        if name in RESERVED_BY_ICEBERG:
-            raise ColumnNameTaken(table, name, why="Iceberg has a column of this name itself")
-        if is_own(name):
-            raise ColumnNameTaken(table, name, why=f"names that begin with {PREFIX} belong to lake-assets")
-        if other != name:
-            raise ColumnNameTaken(table, name, why=f"Spark does not tell it from {other!r}")
-
-
-def _declared_columns(pipeline: Pipeline, raw: RawTable | None, table: str) -> Declared:
-    if raw is not None:
-        return of_raw_table(raw)
-    (target,) = (target for target in pipeline.targets if target.table == table)
-    return of_target(target)
-
-
-def _types(table: Table) -> Mapping[str, IcebergType]:
-    return {field.name: field.field_type for field in table.schema().fields}
-
-
-def _type_text(found: IcebergType | None) -> str | None:
-    return None if found is None else str(found)
-
-
-def _names_beside(catalog: Catalog, name: str) -> list[str]:
-    """Return the tables of the namespace of a table."""
-    namespace = name.split(".")[0]
-    try:
-        return sorted(".".join(identifier) for identifier in catalog.list_tables(namespace))
-    except NoSuchNamespaceError:
-        return []
+    for each in table.schema().fields:
+        other = known.setdefault(each.name.casefold(), each.name)
+        if isinstance(each.field_type, TimeType):
+            raise ColumnUnreadable(name, each.name, why="Spark cannot read a table with a column of type time")
+        if each.name in RESERVED_BY_ICEBERG:
+            raise ColumnNameTaken(name, each.name, why="Iceberg has a column of this name itself")
+        if is_own(each.name):
+            raise ColumnNameTaken(name, each.name, why=f"names that begin with {PREFIX} belong to lake-assets")
+        if other != each.name:
+            raise ColumnNameTaken(name, each.name, why=f"Spark does not tell it from {other!r}")

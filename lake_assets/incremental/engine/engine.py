@@ -1,7 +1,7 @@
 """The engine: decides what a process does next, and does it. Each step is safe to repeat.
 
-It knows nothing of Dagster. It takes a pyiceberg catalog, a Spark session and a clock. Follow a session from here to
-`session.run` (plan, stage, audit, commit).
+It knows nothing of Dagster. It takes a pyiceberg catalog, a Spark session and a clock. Follow a session from
+`Engine._run` (read the state, plan) to `session.Session.run` (stage, audit, commit).
 """
 
 from __future__ import annotations
@@ -15,47 +15,76 @@ from datetime import UTC, datetime
 from functools import partial
 from typing import TYPE_CHECKING
 
-from pydantic import TypeAdapter
 from pyiceberg.catalog import Catalog
+from pyiceberg.exceptions import CommitFailedException
+from pyiceberg.expressions import BooleanExpression, GreaterThanOrEqual, IsNull, LessThan
 
+from lake_assets.base.failpoints import reach
+from lake_assets.base.hours import hour_start
 from lake_assets.base.progress import Progress, unseen
-from lake_assets.errors import PublishConflict, TargetDropped, TargetError, TargetReplaced, UsageError
+from lake_assets.errors import PublishConflict, TargetDropped, TargetError, TargetReplaced, TargetRolledBack, UsageError
 from lake_assets.incremental.declaration import Pipeline, RawTable, Target
 from lake_assets.incremental.declaration.own_sql import check_own_sql
-from lake_assets.incremental.engine import arrivals, iceberg, publish, session
+from lake_assets.incremental.engine import arrivals, iceberg, publish
 from lake_assets.incremental.engine.arrivals import Lateness, RawSnapshot
 from lake_assets.incremental.engine.columns import load_raw
-from lake_assets.incremental.engine.erasures import ErasureGuard, Erasures
+from lake_assets.incremental.engine.erasures import ErasureGuard, Erasures, delete_rows
 from lake_assets.incremental.engine.erasures import create_table as create_erasure_table
 from lake_assets.incremental.engine.model import (
-    Committed,
     Decision,
     NoSession,
     OpenedSession,
     SessionPlan,
     SessionReport,
-    SourceRange,
     merged,
 )
 from lake_assets.incremental.engine.planner import Heads, Planner
 from lake_assets.incremental.engine.planning import PendingHours, pending_hours
-from lake_assets.incremental.engine.published_audit import PublishedAudit, PublishedAuditor
-from lake_assets.incremental.engine.session import Context, Session
-from lake_assets.incremental.engine.session_log import EXTERNAL_RUN, SessionLog, SessionRecord, create_tables, record_of
-from lake_assets.incremental.engine.state import OPENED, State, after_session, logged
-from lake_assets.incremental.engine.target_state import delete_stray_rows, find_problem, outside_changes, read_state
+from lake_assets.incremental.engine.published_audit import PublishedAudit, audit_published
+from lake_assets.incremental.engine.session import Context, Session, find_written, next_wap_id
+from lake_assets.incremental.engine.session_log import (
+    EXTERNAL_RUN,
+    PLAN,
+    SessionLog,
+    SessionRecord,
+    create_tables,
+    record_of,
+)
+from lake_assets.incremental.engine.state import (
+    OPENED,
+    State,
+    after_session,
+    commit_state,
+    number_of,
+    outside_changes,
+    read_state,
+    source_range,
+)
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
-
-
-_PLAN: TypeAdapter[SessionPlan] = TypeAdapter(SessionPlan)
 
 
 SESSION_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.:-]{0,127}")
 """An id of a session that a caller gives."""
 
 OnSession = Callable[[SessionReport], object]
+
+MAX_ATTEMPTS = 3
+"""How often a session is planned anew because main has moved meanwhile."""
+
+MAX_OVERTAKEN = 20
+"""How often in a row a target's session may be overtaken by other processes before the target fails."""
+
+OVERTAKEN_SECONDS = 0.2
+"""Pause after a session was overtaken; it grows by as much each time in a row."""
+
+OVERTAKEN = (PublishConflict, CommitFailedException)
+"""Errors of a session that another process has overtaken."""
+
+
+STRAYS = "lake.strays"
+"""Snapshot property: how many rows this snapshot deleted because no session would ever have overwritten them."""
 
 
 def _unseen(report: SessionReport) -> None:
@@ -66,7 +95,6 @@ class Engine:
     """Runs the processes of a pipeline on a catalog."""
 
     planner = Planner
-    leaves_out_unchanged = True
 
     def __init__(
         self,
@@ -105,46 +133,55 @@ class Engine:
         self.pipeline.check_undeclared_sources(self.catalog.table_exists)
         created = create_tables(self.catalog) + create_erasure_table(self.catalog)
         declared: list[RawTable | Target] = [*self.pipeline.raw, *self.pipeline.targets]
-        created += [each.table for each in progress(declared) if self._create(each)]
+        for each in progress(declared):
+            if isinstance(each, RawTable):
+                is_new = not each.exists_already and iceberg.create_raw(self.catalog, each)
+            else:
+                was_dropped = isinstance(self.problem(each), TargetDropped)
+                is_new = not was_dropped and iceberg.create_target(self.catalog, each)
+            if is_new:
+                created.append(each.table)
         return created
 
-    def _create(self, declared: RawTable | Target) -> bool:
-        if isinstance(declared, RawTable):
-            return not declared.exists_already and iceberg.create_raw(self.catalog, declared)
-        was_dropped = isinstance(self.problem(declared), TargetDropped)
-        return not was_dropped and iceberg.create_target(self.catalog, declared)
-
-    def state(self, target: Target) -> State:
+    def state(self, target: Target, *, accept_rollback: bool = False) -> State:
         """Return the state of a target, with the target as it is now. Reads metadata only.
+
+        Args:
+            accept_rollback: Whether to go on from an older state if the target was rolled back.
 
         Raises:
             TargetError: The target is not the table that its sessions have built.
         """
-        return self._read(target)
-
-    def _read(self, target: Target, *, accept_rollback: bool = False) -> State:
         state = read_state(self.catalog, self.log, target.table, accept_rollback=accept_rollback)
-        return state if state.n or not state.watermarks else self._of_version_before(state, target)
-
-    def _of_version_before(self, state: State, target: Target) -> State:
-        """Return a state that the version before left, which knew neither its hours nor this kind of code version."""
+        if state.n or not state.watermarks:
+            return state
+        # The version before knew neither the hours of a target nor this kind of code version.
         committed = state.committed
-        known = [hour for hour in (committed.last_built, committed.complete_through) if hour is not None]
-        span = (self.pipeline.start_hour, max(known)) if known else None
-
-        def version_now(version: str) -> str:
-            return target.code_version if version == target.code_version_before else version
-
+        versions = {target.code_version_before: target.code_version}
         waiting = {
-            hour: replace(waits, code_version=version_now(waits.code_version))
+            hour: replace(waits, code_version=versions.get(waits.code_version, waits.code_version))
             for hour, waits in committed.waiting.items()
         }
-        version = version_now(committed.code_version)
+        known = [hour for hour in (committed.last_built, committed.complete_through) if hour is not None]
+        span = (self.pipeline.start_hour, max(known)) if known else None
+        version = versions.get(committed.code_version, committed.code_version)
         return replace(state, committed=replace(committed, waiting=waiting, span=span, code_version=version))
+
+    def problem(self, target: Target) -> TargetError | None:
+        """Return why no session of a target can be planned; None if one can. Reads metadata only."""
+        try:
+            self.state(target)
+        except (TargetDropped, TargetReplaced, TargetRolledBack) as error:
+            return error
+        return None
 
     def decide(self, target: Target) -> Decision:
         """Return the plan of the next session, or why there is none. Reads metadata only."""
         return self._planner(target).next_session(self.state(target))
+
+    def pending(self, target: Target) -> PendingHours:
+        """Return which hours of a target wait to be built, and why. Reads metadata only."""
+        return pending_hours(self.state(target).committed, self.decide(target))
 
     def unsettled(self, target: Target) -> str | None:
         """Return why a target should wait for a target upstream of it, whose session is due; else None."""
@@ -199,6 +236,71 @@ class Engine:
 
         return self._run(target, decide, run_id=run_id, guard=guard)
 
+    def acknowledge(self, target: Target, *, run_id: str = "") -> SessionReport | NoSession:
+        """Move the watermark of a waiting target to the heads of its sources; hours that changed become pending."""
+        return self._run(target, self._planner(target).acknowledgement, run_id=run_id)
+
+    def _run(
+        self,
+        target: Target,
+        decide: Callable[[State], Decision],
+        *,
+        run_id: str,
+        read: Callable[[], State] | None = None,
+        guard: Callable[[Decision], bool] | None = None,
+    ) -> SessionReport | NoSession:
+        """Plan and run a session.
+
+        Args:
+            decide: Plans it.
+            read: Returns the state that it is planned on; None for the present one.
+            guard: Deletes rows that the plan must not read, and returns whether there were any: it is planned anew.
+
+        Raises:
+            AuditFailed: A blocking audit failed; nothing is published.
+            PublishConflict: Others move main all the time.
+        """
+        conflicts = 0
+        while True:
+            began = time.perf_counter()
+            state = read() if read else self.state(target)
+            if self._prepare(target, state):
+                continue
+            self.log.complete(state)
+            decision = decide(state)
+            if (guard or self.erasure_guard.delete_erased_rows)(decision):
+                continue
+            if isinstance(decision, NoSession):
+                return decision
+            session = Session(self._context(), target, state, decision, run_id)
+            session.seconds["plan"] = time.perf_counter() - began
+            reach("after-planned")
+            try:
+                return session.run()
+            except PublishConflict:
+                conflicts += 1
+                if conflicts == MAX_ATTEMPTS:
+                    raise
+
+    def _prepare(self, target: Target, state: State) -> bool:
+        """Create the tables before the first session, and delete stray rows of others; return whether it did any."""
+        if state.table is None and not state.highest:
+            self.create_tables()
+            return True
+        if not state.watermarks or not outside_changes(state, target, self.pipeline.start_hour).may_have_strays:
+            return False
+        # No session overwrites rows outside of its hours, or without a time. The latter go first: pyiceberg cannot
+        # compare the partition that has none with a time. The expressions are typed as their JSON form.
+        column = target.time_column
+        first, last = self._planner(target).buildable_range(state)
+        outside: list[BooleanExpression] = [
+            IsNull(column),  # type: ignore[call-arg, arg-type]
+            LessThan(column, hour_start(first).isoformat()),  # type: ignore[call-arg, arg-type]
+        ]
+        if last is not None:
+            outside.append(GreaterThanOrEqual(column, hour_start(last + 1).isoformat()))  # type: ignore[call-arg, arg-type]
+        return sum(delete_rows(self.catalog, target.table, each, counted_as=STRAYS) for each in outside) > 0
+
     def rebuild(
         self,
         target: Target,
@@ -222,18 +324,16 @@ class Engine:
         Returns:
             The report of all sessions together.
         """
-        planner = self._planner(target)
+        read = None
+        if reset:
+            problem = self.problem(target)
+            iceberg.create_target(self.catalog, target)
+            if isinstance(problem, (TargetDropped, TargetReplaced)):
+                return self.rebuild_all(target, run_id=run_id, on_session=on_session)
+            read = partial(self.state, target, accept_rollback=True)
+        decide = partial(self._planner(target).rebuild, hours=hours, run_id=run_id, reset=reset)
         wanted = target.grain.whole(hours)
-        if not reset:
-            decide = partial(planner.rebuild, hours=hours, run_id=run_id, reset=False)
-            return self._rebuild(target, decide, wanted, run_id=run_id, on_session=on_session)
-        problem = self.problem(target)
-        iceberg.create_target(self.catalog, target)
-        if isinstance(problem, (TargetDropped, TargetReplaced)):
-            return self.rebuild_all(target, run_id=run_id, on_session=on_session)
-        decide = partial(planner.rebuild, hours=hours, run_id=run_id, reset=True)
-        read = partial(self._read, target, accept_rollback=True)
-        return self._rebuild(target, decide, wanted, run_id=run_id, on_session=on_session, read=read, only_wanted=True)
+        return self._rebuild(target, decide, wanted, run_id=run_id, on_session=on_session, read=read, only_wanted=reset)
 
     def rebuild_all(
         self, target: Target, *, run_id: str = "", on_session: OnSession = _unseen
@@ -244,63 +344,15 @@ class Engine:
         complete.
         """
         iceberg.create_target(self.catalog, target)
-        read = partial(self._unbuilt, target)
+
+        def unbuilt() -> State:
+            """Return the state as if no session had built the target; numbers go on."""
+            table = iceberg.load(self.catalog, target.table)
+            numbers = map(number_of, table.metadata.snapshots)
+            return State(target.table, highest=max([*self.log.numbers(target.table), *numbers]), table=table)
+
         decide = self._planner(target).rebuild_all
-        return self._rebuild(target, decide, run_id=run_id, on_session=on_session, read=read)
-
-    def repair(self, target: Target, *, run_id: str = "", on_session: OnSession = _unseen) -> SessionReport | NoSession:
-        """Go on from the older state of a target that was rolled back, and rebuild what is missing.
-
-        What others have changed in a target needs no repair: the next session rebuilds it.
-
-        Raises:
-            TargetDropped: The target does not exist any more.
-            TargetReplaced: The target is another table than the one that was built.
-        """
-        problem = self.problem(target)
-        if isinstance(problem, (TargetDropped, TargetReplaced)):
-            raise problem
-        if problem is not None and not self.carry(target, why="repair", run_id=run_id).watermarks:
-            return self.rebuild_all(target, run_id=run_id, on_session=on_session)
-        reports: list[SessionReport] = []
-        while isinstance(found := self.run(target, run_id=run_id), SessionReport):
-            reports.append(found)
-            on_session(found)
-            if not found.plan.waits_for_next_session:
-                break
-        return merged(reports) if reports else found
-
-    def carry(self, target: Target, *, why: str, run_id: str = "") -> State:
-        """Commit a session that carries the state of a target on, and builds nothing.
-
-        The tag then lets go of the files that the last session published. No session that was planned before can
-        publish any more.
-
-        Args:
-            why: The beginning of the session's id.
-        """
-        for _ in range(session.MAX_ATTEMPTS):
-            state = self._read(target, accept_rollback=True)
-            if state.table is None or not state.watermarks:
-                return state
-            if self._prepare(target, state):
-                state = self._read(target, accept_rollback=True)
-            assert state.table is not None
-            self.log.complete(state)
-            found = outside_changes(state, target, self.pipeline.start_hour).hours
-            committed = state.committed.with_changed(
-                {hour: reason for hour, reason in found.items() if hour >= self.pipeline.start_hour}
-            )
-            plan = _plan_of(state, why, committed)
-            log = logged(state, plan, pattern_id=target.mode.pattern_id, run_id=run_id, started_at=self.clock())
-            after = after_session(state, plan, committed, log, state.highest + 1)
-            try:
-                stored = session.commit_state(self.catalog, state.table, after, None)
-            except PublishConflict:
-                continue
-            self.log.add(record_of(stored), stored)
-            return stored
-        raise PublishConflict(target.table, expected=None, found=None)
+        return self._rebuild(target, decide, run_id=run_id, on_session=on_session, read=unbuilt)
 
     def _rebuild(
         self,
@@ -340,11 +392,11 @@ class Engine:
         while left or not reports:
             try:
                 found = self._run(target, next_rebuild, run_id=run_id, read=None if reports else read)
-            except session.OVERTAKEN:
+            except OVERTAKEN:
                 overtaken += 1
-                if not reports or overtaken > session.MAX_OVERTAKEN:
+                if not reports or overtaken > MAX_OVERTAKEN:
                     raise
-                time.sleep(session.OVERTAKEN_SECONDS * overtaken)
+                time.sleep(OVERTAKEN_SECONDS * overtaken)
                 continue
             if isinstance(found, NoSession):
                 return merged(reports) if reports else found
@@ -358,9 +410,62 @@ class Engine:
             left = now_pending
         return merged(reports)
 
-    def problem(self, target: Target) -> TargetError | None:
-        """Return why no session of a target can be planned; None if one can. Reads metadata only."""
-        return find_problem(self.catalog, self.log, target)
+    def repair(self, target: Target, *, run_id: str = "", on_session: OnSession = _unseen) -> SessionReport | NoSession:
+        """Go on from the older state of a target that was rolled back, and rebuild what is missing.
+
+        What others have changed in a target needs no repair: the next session rebuilds it.
+
+        Raises:
+            TargetDropped: The target does not exist any more.
+            TargetReplaced: The target is another table than the one that was built.
+        """
+        problem = self.problem(target)
+        if isinstance(problem, (TargetDropped, TargetReplaced)):
+            raise problem
+        if problem is not None and not self.carry(target, why="repair", run_id=run_id).watermarks:
+            return self.rebuild_all(target, run_id=run_id, on_session=on_session)
+        reports: list[SessionReport] = []
+        while isinstance(found := self.run(target, run_id=run_id), SessionReport):
+            reports.append(found)
+            on_session(found)
+            if not found.plan.waits_for_next_session:
+                break
+        return merged(reports) if reports else found
+
+    def carry(self, target: Target, *, why: str, run_id: str = "") -> State:
+        """Commit a session that carries the state of a target on, and builds nothing.
+
+        The tag then lets go of the files that the last session published. No session that was planned before can
+        publish any more.
+
+        Args:
+            why: The beginning of the session's id.
+        """
+        for _ in range(MAX_ATTEMPTS):
+            state = self.state(target, accept_rollback=True)
+            if state.table is None or not state.watermarks:
+                return state
+            if self._prepare(target, state):
+                state = self.state(target, accept_rollback=True)
+            assert state.table is not None
+            self.log.complete(state)
+            start = self.pipeline.start_hour
+            found = outside_changes(state, target, start).hours
+            after = after_session(
+                state,
+                carrying_plan(state, why),
+                state.committed.with_changed({hour: found[hour] for hour in found if hour >= start}),
+                pattern_id=target.mode.pattern_id,
+                run_id=run_id,
+                started_at=self.clock(),
+            )
+            try:
+                stored = commit_state(self.catalog, state.table, after, None)
+            except PublishConflict:
+                continue
+            self.log.add(record_of(stored), stored)
+            return stored
+        raise PublishConflict(target.table, expected=None, found=None)
 
     def open_session(
         self, target: Target, *, run_id: str = EXTERNAL_RUN, session_id: str | None = None
@@ -404,12 +509,12 @@ class Engine:
                 "sources": _named_sources(target),
                 # An id that a caller gives may be given to several plans, but what is written belongs to one plan.
                 "wap": own_id,
-                "plan": json.loads(_PLAN.dump_json(plan)),
+                "plan": json.loads(PLAN.dump_json(plan)),
             }
             with state.table.transaction() as transaction:
                 transaction.set_properties({OPENED: json.dumps(opened)})
         table = iceberg.load(self.catalog, target.table)
-        return OpenedSession(plan=plan, table=target.table, wap_id=session.next_wap_id(table, plan))
+        return OpenedSession(plan=plan, table=target.table, wap_id=next_wap_id(table, plan))
 
     def _check_unused(self, target: Target, session_id: str) -> None:
         if not SESSION_ID.fullmatch(session_id):
@@ -448,11 +553,11 @@ class Engine:
             )
         _check_is(plan, session_id, "that is open")
         assert state.table is not None
-        written = session.find_written(state.table, plan, target.time_column)
+        written = find_written(state.table, plan, target.time_column)
         opened = state.opened or {}
         run_id = str(opened.get("run_id", EXTERNAL_RUN))
-        attempt = Session(target, state, plan, run_id, written=written, is_external=True)
-        return replace(session.finish(self._context(), attempt), status="published")
+        attempt = Session(self._context(), target, state, plan, run_id, written=written, is_external=True)
+        return replace(attempt.run(), status="published")
 
     def commit_session(self, target: Target, *, session_id: str | None = None) -> SessionReport:
         """Return the report of the session that another program has written and published last.
@@ -470,10 +575,10 @@ class Engine:
                 f"{plan.session_id} is not published.",
                 remedy=f"Run `lake session publish {target.name}` first.",
             )
-        before = self.log.before(target.table) if state.n == 0 else None
-        if before is not None and before.opened is not None and before.is_published:
+        before = self.log.opened_before(target.table) if state.n == 0 else None
+        if before is not None and before.state == "published":
             # Its rows count as a stranger's: a session over the same snapshots builds the hours again.
-            read = {each.source: (each.to_snapshot_id, each.complete_through) for each in before.opened.plan.sources}
+            read = {each.source: (each.to_snapshot_id, each.complete_through) for each in before.plan.sources}
             found = self.run(target, up_to=read, run_id=EXTERNAL_RUN)
             if isinstance(found, SessionReport):
                 return found
@@ -488,6 +593,26 @@ class Engine:
         _check_is(report.plan, session_id, "that was published last")
         return report
 
+    def _opened_plan(self, target: Target, state: State) -> SessionPlan | None:
+        """Return the plan of the session that another program writes.
+
+        Returns:
+            None if there is none, or if it was planned for other sources or another mode than are declared now.
+        """
+        opened = state.opened
+        before = self.log.opened_before(state.process) if not state.n and opened is None else None
+        if opened is not None and opened.get("sources", _named_sources(target)) != _named_sources(target):
+            return None
+        if opened is not None:
+            plan, pattern = PLAN.validate_python(opened["plan"]), opened["pattern"]
+        elif before is not None and before.state == "planned":
+            plan, pattern = before.plan, before.pattern_id
+        else:
+            return None
+        declared = [source.table for source in target.sources]
+        planned = [source.source for source in plan.sources]
+        return plan if (planned, pattern) == (declared, target.mode.pattern_id) else None
+
     def audit(
         self, target: Target, hours: Collection[int] = (), *, names: Collection[str] | None = None
     ) -> PublishedAudit:
@@ -501,22 +626,10 @@ class Engine:
             UsageError: There is nothing to audit, or a snapshot that the target was built from is gone.
         """
         assert self.spark is not None, "an engine without Spark can only decide"
-        auditor = PublishedAuditor(
-            self.catalog,
-            target,
-            self.state(target),
-            start=self.pipeline.start_hour,
-            open_spark=self.spark,
+        start = self.pipeline.start_hour
+        return audit_published(
+            self.catalog, target, self.state(target), hours, names, start=start, open_spark=self.spark
         )
-        return auditor.audit(hours, names)
-
-    def pending(self, target: Target) -> PendingHours:
-        """Return which hours of a target wait to be built, and why. Reads metadata only."""
-        return pending_hours(self.state(target).committed, self.decide(target))
-
-    def acknowledge(self, target: Target, *, run_id: str = "") -> SessionReport | NoSession:
-        """Move the watermark of a waiting target to the heads of its sources; hours that changed become pending."""
-        return self._run(target, self._planner(target).acknowledgement, run_id=run_id)
 
     def history(self, target: Target, *, newest: int | None = None) -> list[SessionRecord]:
         """Return sessions of a target, oldest first; also the last one, if the log has not got it yet.
@@ -547,73 +660,11 @@ class Engine:
         table = load_raw(self.catalog, raw)
         return arrivals.lateness(table, raw, snapshot, start=self.pipeline.start_hour)
 
-    def _run(
-        self,
-        target: Target,
-        decide: Callable[[State], Decision],
-        *,
-        run_id: str,
-        read: Callable[[], State] | None = None,
-        guard: Callable[[Decision], bool] | None = None,
-    ) -> SessionReport | NoSession:
-        return session.run(
-            self._context(),
-            target,
-            read or partial(self.state, target),
-            decide,
-            prepare=partial(self._prepare, target),
-            guard=guard or self.erasure_guard.delete_erased_rows,
-            run_id=run_id,
-        )
-
-    def _prepare(self, target: Target, state: State) -> bool:
-        """Create the tables before the first session, and delete stray rows of others; return whether it did any."""
-        if state.table is None and not state.highest:
-            self.create_tables()
-            return True
-        if not state.watermarks or not outside_changes(state, target, self.pipeline.start_hour).may_have_strays:
-            return False
-        return delete_stray_rows(self.catalog, target, *self._planner(target).buildable_range(state)) > 0
-
-    def _unbuilt(self, target: Target) -> State:
-        """Return the state of a target as if no session had built it; numbers go on."""
-        number, _ = self.log.numbers(target.table)
-        table = iceberg.load(self.catalog, target.table)
-        numbers = [int(publish.summary_of(each).get("lake.n", 0)) for each in table.metadata.snapshots]
-        return State(target.table, highest=max([number, *numbers]), table=table, committed=Committed())
-
-    def _opened_plan(self, target: Target, state: State) -> SessionPlan | None:
-        """Return the plan of the session that another program writes.
-
-        Returns:
-            None if there is none, or if it was planned for other sources or another mode than are declared now.
-        """
-        opened = state.opened
-        before = self.log.before(state.process) if not state.n and opened is None else None
-        if opened is not None:
-            plan, pattern = _PLAN.validate_python(opened["plan"]), opened["pattern"]
-        elif before is not None and before.opened is not None and not before.is_published:
-            plan, pattern = before.opened.plan, before.opened.pattern_id
-        else:
-            return None
-        if opened is not None and opened.get("sources", _named_sources(target)) != _named_sources(target):
-            return None
-        declared = [source.table for source in target.sources]
-        planned = [source.source for source in plan.sources]
-        return plan if (planned, pattern) == (declared, target.mode.pattern_id) else None
-
     def _planner(self, target: Target) -> Planner:
         return self.planner(self.catalog, self.pipeline, target, clock=self.clock)
 
     def _context(self) -> Context:
-        return Context(
-            catalog=self.catalog,
-            start_hour=self.pipeline.start_hour,
-            log=self.log,
-            clock=self.clock,
-            open_spark=self.spark,
-            leaves_out_unchanged=self.leaves_out_unchanged,
-        )
+        return Context(self.catalog, self.pipeline.start_hour, self.log, self.clock, self.spark)
 
 
 def _named_sources(target: Target) -> list[list[str]]:
@@ -628,34 +679,16 @@ def _check_is(plan: SessionPlan, session_id: str | None, which: str) -> None:
         )
 
 
-def _plan_of(state: State, why: str, committed: Committed) -> SessionPlan:
+def carrying_plan(state: State, why: str) -> SessionPlan:
     """Return the plan of a session that builds nothing and leaves the watermarks where they are."""
-    sources = []
-    for name, mark in state.watermarks.items():
-        sources.append(
-            SourceRange(
-                source=name,
-                table_uuid=mark.table_uuid,
-                from_snapshot_id=mark.snapshot_id,
-                to_snapshot_id=mark.snapshot_id,
-                to_sequence_number=mark.sequence_number,
-                to_timestamp_ms=mark.timestamp_ms,
-                complete_through=mark.complete_through,
-                totals=mark.totals,
-                last_hour=mark.last_hour,
-                appends_only=True,
-            )
-        )
     return SessionPlan(
         process=state.process,
         session_id=f"{why}-{state.process.split('.')[-1]}-{state.highest + 1}",
         kind="rebuild",
         load="none",
-        sources=tuple(sources),
+        sources=tuple(source_range(mark, mark.snapshot_id) for mark in state.watermarks.values()),
         hours=(),
-        pending=tuple(sorted(committed.pending)),
         notes=(f"{why}: the state was carried on, and no row was built",),
-        code_version=state.committed.code_version,
     )
 
 

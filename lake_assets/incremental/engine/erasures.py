@@ -1,13 +1,13 @@
-"""The erasure registry, `etl.erasure`: which ids were erased, and when. It stores keyed hashes, no ids.
+"""The erasure registry, `etl.erasure`: which ids were erased, and when. And the guard that enforces it.
 
-The hash is HMAC-SHA256 over the subject's name and the id (RFC 2104). Without the key, nobody can find an id by hashing
-all possible ones. The hash is computed in this process: no query, plan or log of Spark contains the key.
+The registry stores keyed hashes, no ids: HMAC-SHA256 over the subject's name and the id (RFC 2104). Without the key,
+nobody can find an id by hashing all possible ones. The hash is computed in this process: no query, plan or log of Spark
+contains the key.
 
-The erasure guard: rows that were sent before their subject was erased, and landed later, are deleted.
-
-Every plan passes the guard. It reads the ids in those files that the plan would read for the first time. If an id was
-erased, its rows are deleted from the raw table, and the plan is made again. So no session, no target and no quarantine
-ever has them. As long as nobody was erased, this costs one look at the catalog.
+The guard deletes rows that were sent before their subject was erased, and landed later. Every plan passes it. It reads
+the ids in those files that the plan would read for the first time. If an id was erased, its rows are deleted from the
+raw table, and the plan is made again. So no session, no target and no quarantine ever has them. As long as nobody was
+erased, this costs one look at the catalog.
 """
 
 from __future__ import annotations
@@ -17,18 +17,19 @@ import os
 import secrets
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import cached_property
-from pathlib import Path
-from typing import Any, Literal
+from tempfile import NamedTemporaryFile
+from typing import Literal
 
 import pyarrow as pa
 from pyiceberg.catalog import Catalog
 from pyiceberg.exceptions import ValidationException
 from pyiceberg.expressions import And, BooleanExpression, In, IsNull, LessThanOrEqual
 from pyiceberg.io.pyarrow import schema_to_pyarrow
-from pyiceberg.manifest import DataFile, ManifestContent, ManifestEntry
+from pyiceberg.manifest import ManifestContent
 from pyiceberg.table import ALWAYS_TRUE, FileScanTask, Table
 from pyiceberg.types import TimestamptzType
 
@@ -38,14 +39,13 @@ from lake_assets.incremental.declaration import Pipeline, RawTable, Subject
 from lake_assets.incremental.engine import iceberg, publish
 from lake_assets.incremental.engine.columns import at_present, subject_columns
 from lake_assets.incremental.engine.iceberg import ArrowScan, entries
-from lake_assets.incremental.engine.model import Decision, SessionPlan, SourceRange
+from lake_assets.incremental.engine.model import Decision, SessionPlan
 from lake_assets.settings import Settings, settings
 
 ERASURE = "etl.erasure"
 KEY_FILE = "erasure.key"
 KEY_BYTES = 32
 KEY_ID_DIGITS = 16
-OWNER_ONLY = 0o600
 
 _COLUMNS = {
     "subject": "string",
@@ -97,24 +97,14 @@ def erasure_key(found: Settings) -> bytes:
         return found.erasure_key.get_secret_value().encode()
     file = found.home / KEY_FILE
     if not file.exists():
-        _create_key(file)
+        # After a crash, or with concurrent calls, the file is complete. Only its owner can read it.
+        file.parent.mkdir(parents=True, exist_ok=True)
+        with NamedTemporaryFile("w", dir=file.parent, prefix=f"{file.name}.") as draft:
+            draft.write(secrets.token_hex(KEY_BYTES))
+            draft.flush()
+            with suppress(FileExistsError):  # another process created the key first
+                os.link(draft.name, file)
     return file.read_bytes()
-
-
-def _create_key(file: Path) -> None:
-    """Create the key file, readable by its owner only; after a crash, or with concurrent calls, it is complete."""
-    file.parent.mkdir(parents=True, exist_ok=True)
-    draft = file.with_name(f"{file.name}.{os.getpid()}")
-    draft.unlink(missing_ok=True)
-    descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, OWNER_ONLY)
-    with os.fdopen(descriptor, "w") as opened:
-        opened.write(secrets.token_hex(KEY_BYTES))
-    try:
-        os.link(draft, file)
-    except FileExistsError:
-        pass  # another process created the key first
-    finally:
-        draft.unlink()
 
 
 @dataclass(frozen=True)
@@ -182,18 +172,12 @@ class Erasures:
             return []
         rows = table.scan().to_arrow().to_pylist()
         self._keyed.check(ERASURE, (row["key_id"] for row in rows))
+        # By time of erasure; a request of the same time does not undo that it is done.
+        rows.sort(key=lambda row: (row["erased_at"], row["state"] == "done", row["recorded_at"]))
         newest: dict[tuple[str, str], Erasure] = {}
-        for row in sorted(rows, key=_done_first):
-            erasure = Erasure(
-                subject=row["subject"],
-                id_hash=row["id_hash"],
-                erased_at=row["erased_at"],
-                state=row["state"],
-            )
-            key = erasure.subject, erasure.id_hash
-            before = newest.get(key)
-            if before is None or before.erased_at < erasure.erased_at:
-                newest[key] = erasure
+        for row in rows:
+            key = row["subject"], row["id_hash"]
+            newest[key] = Erasure(*key, erased_at=row["erased_at"], state=row["state"])
         return list(newest.values())
 
     def record(
@@ -238,27 +222,15 @@ class Erasures:
             values: The ids to look for.
             among: The erasures to look in.
         """
-        times: dict[str, datetime] = {}
-        for erasure in among:
-            if erasure.subject == subject:
-                times[erasure.id_hash] = erasure.erased_at
-        found: dict[str, datetime] = {}
+        times = {erasure.id_hash: erasure.erased_at for erasure in among if erasure.subject == subject}
         if not times:
-            return found  # no id is hashed, and no key is needed
-        for value in values:
-            id_hash = self.hash(subject, value)
-            if id_hash in times:
-                found[value] = times[id_hash]
-        return found
+            return {}  # no id is hashed, and no key is needed
+        hashes = {value: self.hash(subject, value) for value in values}
+        return {value: times[id_hash] for value, id_hash in hashes.items() if id_hash in times}
 
     def hash(self, subject: str, value: str) -> str:
         """Return the keyed hash of an id, hexadecimal."""
         return self._keyed.of(subject, value)
-
-
-def _done_first(row: Mapping[str, Any]) -> tuple[datetime, bool, datetime]:
-    """Sort key: by time of erasure, and `done` before a request of the same time, which does not undo it."""
-    return row["erased_at"], row["state"] == "requested", row["recorded_at"]
 
 
 DROPPED = "lake.erased"
@@ -284,11 +256,20 @@ class ErasureGuard:
         erased = self.erasures.rows()
         if not erased:
             return False
-        raw_tables = {raw.table: raw for raw in self.pipeline.raw}
+        read = {source.source: source for source in decision.sources}
         deleted = 0
-        for source in decision.sources:
-            if source.source in raw_tables:
-                deleted += self._delete_from_range(raw_tables[source.source], source, erased)
+        for raw in self.pipeline.raw:
+            source = read.get(raw.table)
+            if source is None or source.to_snapshot_id is None or source.from_snapshot_id == source.to_snapshot_id:
+                continue
+            table = iceberg.load(self.catalog, raw.table)
+            # Files up to this sequence number were read before. History may not show it: after a rollback, the
+            # watermark's snapshot may be newer than the head, and rows that it had deleted are back.
+            after = 0
+            for snapshot in publish.ancestors(table, source.to_snapshot_id):
+                if snapshot.snapshot_id == source.from_snapshot_id:
+                    after = snapshot.sequence_number or 0
+            deleted += self._delete(table, raw, erased, source.to_snapshot_id, after)
         return deleted > 0
 
     def sweep(self) -> dict[str, int]:
@@ -298,67 +279,65 @@ class ErasureGuard:
             Table → rows deleted, for the tables that had any.
         """
         erased = self.erasures.rows()
-        if not erased:
-            return {}
         deleted: dict[str, int] = {}
-        for raw in self.pipeline.raw:
+        for raw in self.pipeline.raw if erased else ():
             table = iceberg.load(self.catalog, raw.table)
-            condition = self._erased_rows(
-                table,
-                raw,
-                erased,
-                snapshot_id=publish.main_id(table),
-                after=0,
-            )
-            if condition is None:
-                continue
-            rows = delete_rows(self.catalog, raw.table, condition)
+            rows = self._delete(table, raw, erased, publish.main_id(table), after=0)
             if rows:
                 deleted[raw.table] = rows
         return deleted
 
-    def _delete_from_range(self, raw: RawTable, source: SourceRange, erased: Sequence[Erasure]) -> int:
-        if source.to_snapshot_id is None or source.from_snapshot_id == source.to_snapshot_id:
-            return 0
-        table = iceberg.load(self.catalog, raw.table)
-        condition = self._erased_rows(
-            table,
-            raw,
-            erased,
-            snapshot_id=source.to_snapshot_id,
-            after=_sequence_number_read(table, source),
-        )
-        if condition is None:
-            return 0
-        rows = _count_rows(table, condition, source.to_snapshot_id)
-        if rows:
-            delete_rows(self.catalog, raw.table, condition)
-        return rows
+    def _delete(
+        self, table: Table, raw: RawTable, erased: Sequence[Erasure], snapshot_id: int | None, after: int
+    ) -> int:
+        """Delete the rows of those ids that files of a snapshot have which were added, or compacted, after a number.
 
-    def _erased_rows(
-        self,
-        table: Table,
-        raw: RawTable,
-        erased: Sequence[Erasure],
-        *,
-        snapshot_id: int | None,
-        after: int,
-    ) -> BooleanExpression | None:
-        """Return the condition on rows of erased subjects in the files of a snapshot; None if no id was erased.
-
-        after: only files with a higher sequence number are read.
+        Returns:
+            How many rows of them the snapshot has.
         """
-        if snapshot_id is None:
-            return None
+        snapshot = table.snapshot_by_id(snapshot_id) if snapshot_id is not None else None
+        if snapshot is None:
+            return 0
+        columns_of = {subject.name: subject_columns(self.catalog, raw, subject) for subject in self.pipeline.subjects}
+        if not any(columns_of.values()):
+            return 0
+        files = []
+        for manifest in snapshot.manifests(table.io):
+            if manifest.content is ManifestContent.DATA and manifest.sequence_number > after:
+                for entry in entries(manifest, table.io, discard_deleted=True):
+                    # A compacted file has a new file sequence number, and the data sequence number of its old rows.
+                    if max(entry.file_sequence_number or 0, entry.sequence_number or 0) > after:
+                        files.append(FileScanTask(entry.data_file))
+        if not files:
+            return 0
+        types = {field.name: field.field_type for field in table.schema().fields}
         conditions: list[BooleanExpression] = []
-        for subject in self.pipeline.subjects:
-            columns = subject_columns(self.catalog, raw, subject)
-            if columns:
-                files = _files_added(table, snapshot_id, after)
-                ids = _ids_in(table, columns, files)
-                erased_ids = self.erasures.known(subject.name, ids, erased)
-                conditions += _rows_sent_before(table, raw, columns, erased_ids)
-        return any_of_filters(conditions) if conditions else None
+        for subject, columns in columns_of.items():
+            if not columns:
+                continue
+            scan = ArrowScan(table.metadata, table.io, table.schema().select(*columns), ALWAYS_TRUE)
+            rows: pa.Table = scan.to_table(files)
+            ids = {value for column in columns for value in rows.column(column).unique().to_pylist()} - {None}
+            by_time: defaultdict[datetime, list[str]] = defaultdict(list)
+            for value, erased_at in self.erasures.known(subject, ids, erased).items():
+                by_time[erased_at].append(value)
+            for erased_at, values in sorted(by_time.items()):
+                # The rows that happened or landed by then. A row without a time may have happened by then.
+                by_then: list[BooleanExpression] = [IsNull(raw.time_column)]  # type: ignore[call-arg, arg-type]
+                moment = erased_at.astimezone(UTC)
+                for column in (raw.time_column, raw.landed_column):
+                    if column in types:
+                        has_zone = isinstance(types[column], TimestamptzType)
+                        text = moment.isoformat() if has_zone else moment.replace(tzinfo=None).isoformat()
+                        by_then.append(LessThanOrEqual(column, text))  # type: ignore[call-arg, arg-type]
+                conditions.append(And(holds(columns, *values), any_of_filters(by_then)))
+        if not conditions:
+            return 0
+        which = any_of_filters(conditions)
+        found = _count_rows(table, which, snapshot_id)
+        if found:
+            delete_rows(self.catalog, raw.table, which)
+        return found
 
 
 def holds(columns: Iterable[str], *values: str) -> BooleanExpression:
@@ -366,8 +345,11 @@ def holds(columns: Iterable[str], *values: str) -> BooleanExpression:
     return any_of_filters(In(column, set(values)) for column in columns)  # type: ignore[call-arg, arg-type]
 
 
-def delete_rows(catalog: Catalog, name: str, which: BooleanExpression) -> int:
+def delete_rows(catalog: Catalog, name: str, which: BooleanExpression, *, counted_as: str = DROPPED) -> int:
     """Delete rows by rewriting the files that have them, also if others write to the table meanwhile.
+
+    Args:
+        counted_as: Snapshot property that says how many.
 
     Returns:
         How many rows were deleted.
@@ -377,7 +359,7 @@ def delete_rows(catalog: Catalog, name: str, which: BooleanExpression) -> int:
             table = iceberg.load(catalog, name)
             rows = _count_rows(table, which, publish.main_id(table))
             if rows:
-                table.delete(which, snapshot_properties={DROPPED: str(rows)})
+                table.delete(which, snapshot_properties={counted_as: str(rows)})
             return rows
     raise AssertionError("unreachable: the last attempt returns or raises")
 
@@ -389,76 +371,6 @@ def holders(catalog: Catalog, pipeline: Pipeline, subject: Subject) -> Iterator[
     for table, columns in found.items():
         if columns:
             yield table, columns
-
-
-def _rows_sent_before(
-    table: Table, raw: RawTable, columns: Sequence[str], erased_ids: Mapping[str, datetime]
-) -> list[BooleanExpression]:
-    """Return, for the ids of each time of erasure, the condition on their rows that happened or landed by then."""
-    types = {field.name: field.field_type for field in table.schema().fields}
-    time_columns = [column for column in (raw.time_column, raw.landed_column) if column in types]
-    ids_by_time: defaultdict[datetime, list[str]] = defaultdict(list)
-    for value, erased_at in erased_ids.items():
-        ids_by_time[erased_at].append(value)
-    conditions: list[BooleanExpression] = []
-    for erased_at, ids in sorted(ids_by_time.items()):
-        # A row without a time may have happened by then.
-        by_then: list[BooleanExpression] = [IsNull(raw.time_column)]  # type: ignore[call-arg, arg-type]
-        for column in time_columns:
-            has_zone = isinstance(types[column], TimestamptzType)
-            by_then.append(_at_or_before(column, erased_at, has_zone=has_zone))
-        conditions.append(And(holds(columns, *ids), any_of_filters(by_then)))
-    return conditions
-
-
-def _at_or_before(column: str, moment: datetime, *, has_zone: bool) -> BooleanExpression:
-    in_utc = moment.astimezone(UTC)
-    text = in_utc.isoformat() if has_zone else in_utc.replace(tzinfo=None).isoformat()
-    return LessThanOrEqual(column, text)  # type: ignore[call-arg, arg-type]
-
-
-def _sequence_number_read(table: Table, source: SourceRange) -> int:
-    """Return the sequence number up to which the files of a range were read before; 0 if history does not show it.
-
-    After a rollback, the watermark's snapshot may be newer than the head, and rows that it had deleted are back.
-    """
-    for snapshot in publish.ancestors(table, source.to_snapshot_id):
-        if snapshot.snapshot_id == source.from_snapshot_id:
-            return snapshot.sequence_number or 0
-    return 0
-
-
-def _files_added(table: Table, snapshot_id: int, after: int) -> list[DataFile]:
-    """Return the live data files of a snapshot that were added, or compacted, after a sequence number."""
-    snapshot = table.snapshot_by_id(snapshot_id)
-    if snapshot is None:
-        return []
-    found = []
-    for manifest in snapshot.manifests(table.io):
-        if manifest.content is not ManifestContent.DATA or manifest.sequence_number <= after:
-            continue
-        for entry in entries(manifest, table.io, discard_deleted=True):
-            if _number_added(entry) > after:
-                found.append(entry.data_file)
-    return found
-
-
-def _number_added(entry: ManifestEntry) -> int:
-    """Return the sequence number at which a file was added, or compacted."""
-    # A compacted file has a new file sequence number, and the data sequence number of its old rows.
-    return max(entry.file_sequence_number or 0, entry.sequence_number or 0)
-
-
-def _ids_in(table: Table, columns: tuple[str, ...], files: list[DataFile]) -> set[str]:
-    if not files:
-        return set()
-    schema = table.schema().select(*columns)
-    scan = ArrowScan(table.metadata, table.io, schema, ALWAYS_TRUE)
-    rows: pa.Table = scan.to_table([FileScanTask(file) for file in files])
-    found: set[Any] = set()
-    for column in columns:
-        found.update(rows.column(column).unique().to_pylist())
-    return found - {None}
 
 
 def _count_rows(table: Table, which: BooleanExpression, snapshot_id: int | None) -> int:

@@ -1,31 +1,11 @@
-"""The names of the engine's own tables.
+"""Iceberg tables through pyiceberg: creating, loading and checking them, and reading their manifests and data files.
 
-Finding the file of a table that cannot be read, so that an error names it: metadata, manifests, data files.
-
-Files are searched for only after a read has failed, or when a person asks.
-
-Reading data files by pyiceberg, with INT96 times in microseconds.
-
-pyarrow reads INT96 times, which Spark and Hive wrote in former times, as nanoseconds, and wraps those outside of the
-years 1677 to 2262: 1500 becomes 2084. This module uses an internal part of pyiceberg, which has no option for it.
-
-Reading the entries of manifests as pyiceberg does, but small ones once, and resolving each Avro schema once.
-
-A manifest never changes. A session looks into the same small ones many times: those of the log of sessions.
-
-pyiceberg resolves the schema again for each file, which takes longer than reading the few entries of a small manifest.
-A plan over many new snapshots reads many small manifests of one schema. This module uses internal parts of pyiceberg.
-
-The hours of tables that are partitioned by hour or day, from manifests. Bounds exclude most manifests unread.
-
-Transactions of pyiceberg that compute the table's pending metadata once for each update.
-
-A commit asks its transaction for the metadata some twenty times. pyiceberg applies all updates again and copies the
-whole result each time, which takes longer than the rest of the commit.
-
-Creating, loading and checking Iceberg tables through pyiceberg. Metadata only.
+From top to bottom: the engine's own tables; the file of a table that cannot be read, so that an error names it; reading
+data files; the entries of manifests and the bounds of data files; the hours of tables that are partitioned by hour or
+day; commits; tables and their properties.
 
 Raw tables are partitioned by landing_date, landing_hour and batch_id; targets by the hour or day of their time column.
+This module alone uses internal parts of pyiceberg to read (`publish` uses some to write): each says why.
 """
 
 from __future__ import annotations
@@ -40,6 +20,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any, Self
 from urllib.parse import urlsplit
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 from pyarrow import dataset as ds
 from pyarrow.fs import FileType
@@ -50,9 +31,11 @@ from pyiceberg.avro.resolver import resolve_reader
 from pyiceberg.catalog import Catalog
 from pyiceberg.conversions import from_bytes
 from pyiceberg.exceptions import CommitFailedException, NoSuchTableError, TableAlreadyExistsError, ValidationError
+from pyiceberg.expressions import BooleanExpression
 from pyiceberg.io import FileIO, load_file_io
 from pyiceberg.io import pyarrow as pyiceberg_arrow
-from pyiceberg.io.pyarrow import ArrowScan, PyArrowFileIO
+from pyiceberg.io.pyarrow import ArrowScan as ArrowScan
+from pyiceberg.io.pyarrow import PyArrowFileIO
 from pyiceberg.manifest import (
     DEFAULT_READ_VERSION,
     MANIFEST_ENTRY_SCHEMAS,
@@ -67,12 +50,12 @@ from pyiceberg.manifest import (
 )
 from pyiceberg.partitioning import PartitionField, PartitionSpec
 from pyiceberg.schema import Schema
-from pyiceberg.table import Table, Transaction
+from pyiceberg.table import ALWAYS_TRUE, FileScanTask, Table, Transaction
 from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.snapshots import Snapshot
 from pyiceberg.table.update import TableUpdate
 from pyiceberg.transforms import DayTransform, HourTransform, IdentityTransform, Transform
-from pyiceberg.types import IntegerType, NestedField
+from pyiceberg.types import FloatType, IntegerType, NestedField, PrimitiveType
 from pyiceberg.utils.schema_conversion import AvroSchemaConversion
 from tenacity import Retrying, retry_if_exception_type, stop_after_delay, wait_random_exponential
 
@@ -179,47 +162,43 @@ def damaged_file(catalog: Catalog, name: str, *, manifests: int | None = None, d
         return None
     except DAMAGED_METADATA as error:
         return damaged_metadata(catalog, name, error)
-    return _damaged_in(table, manifests=manifests, data=data)
-
-
-def damaged_metadata(catalog: Catalog, name: str, error: Exception) -> DamagedFile:
-    """Return the metadata file of a table that pyiceberg failed to load."""
-    path = _metadata_location(catalog, name)
-    if path is None:
-        return DamagedFile(f"(the metadata of {name})", _cause(error), "metadata file")
-    return _damaged(load_file_io(dict(catalog.properties), path), path, error, "metadata file")
-
-
-def _damaged_in(table: Table, *, manifests: int | None, data: bool) -> DamagedFile | None:
     snapshot = table.current_snapshot()
     if snapshot is None:
         return None
+    path, kind, partition = snapshot.manifest_list, "manifest list", None
     try:
-        listed = snapshot.manifests(table.io)
+        for manifest in islice(snapshot.manifests(table.io), manifests):
+            path, kind, partition = manifest.manifest_path, "manifest", None
+            for entry in manifest.fetch_manifest_entry(table.io):
+                if data:
+                    file = entry.data_file
+                    path, kind = file.file_path, "data file"
+                    partition = str(file.partition[0]) if len(file.partition) else None
+                    with table.io.new_input(path).open() as opened:
+                        pq.read_table(opened)
     except Exception as error:
-        return _damaged(table.io, snapshot.manifest_list, error, "manifest list")
-    for manifest in islice(listed, manifests):
-        found = _damaged_of_manifest(table.io, manifest, data=data)
-        if found is not None:
-            return found
+        return _damaged(table.io, path, error, kind, partition)
     return None
 
 
-def _damaged_of_manifest(io: FileIO, manifest: ManifestFile, *, data: bool) -> DamagedFile | None:
-    try:
-        entries = manifest.fetch_manifest_entry(io)
-    except Exception as error:
-        return _damaged(io, manifest.manifest_path, error, "manifest")
-    for entry in entries:
-        if data and entry.status is not ManifestEntryStatus.DELETED:
-            file = entry.data_file
-            try:
-                with io.new_input(file.file_path).open() as opened:
-                    pq.read_table(opened)
-            except Exception as error:
-                partition = str(file.partition[0]) if len(file.partition) else None
-                return _damaged(io, file.file_path, error, "data file", partition)
-    return None
+def damaged_metadata(catalog: Catalog, name: str, error: Exception) -> DamagedFile:
+    """Return the metadata file of a table that pyiceberg failed to load: only a SQL catalog can be asked for it."""
+    from pyiceberg.catalog.sql import IcebergTables, SqlCatalog
+    from sqlalchemy import select
+
+    path = None
+    if isinstance(catalog, SqlCatalog):
+        namespace, _, table = name.rpartition(".")
+        query = select(IcebergTables.metadata_location).where(
+            IcebergTables.catalog_name == catalog.name,
+            IcebergTables.table_namespace == namespace,
+            IcebergTables.table_name == table,
+        )
+        with catalog.engine.connect() as connection:
+            path = connection.execute(query).scalar()
+    if path is None:
+        return DamagedFile(f"(the metadata of {name})", _cause(error), "metadata file")
+    return _damaged(load_file_io(dict(catalog.properties), path), path, error, "metadata file")
 
 
 def _damaged(io: FileIO, path: str, error: Exception, kind: str, partition: str | None = None) -> DamagedFile:
@@ -251,28 +230,11 @@ def _cause(error: Exception) -> str:
     return f"is damaged ({text[:SHOWN_CHARACTERS]})"
 
 
-def _metadata_location(catalog: Catalog, name: str) -> str | None:
-    """Return the metadata file that a SQL catalog names for a table. pyiceberg gives it only with a loaded table."""
-    from pyiceberg.catalog.sql import IcebergTables, SqlCatalog
-    from sqlalchemy import select
-
-    if not isinstance(catalog, SqlCatalog):
-        return None
-    namespace, _, table = name.rpartition(".")
-    query = select(IcebergTables.metadata_location).where(
-        IcebergTables.catalog_name == catalog.name,
-        IcebergTables.table_namespace == namespace,
-        IcebergTables.table_name == table,
-    )
-    with catalog.engine.connect() as connection:
-        return connection.execute(query).scalar()
-
-
-__all__ = ["ArrowScan"]
-
 _file_format = pyiceberg_arrow._get_file_format
 
 
+# pyarrow reads INT96 times, which Spark and Hive wrote in former times, as nanoseconds, and wraps those outside of the
+# years 1677 to 2262: 1500 becomes 2084. pyiceberg has no option for it.
 def _with_exact_times(file_format: FileFormat, **options: Any) -> ds.FileFormat:
     if file_format is FileFormat.PARQUET:
         options = {**options, "coerce_int96_timestamp_unit": "us"}
@@ -280,6 +242,24 @@ def _with_exact_times(file_format: FileFormat, **options: Any) -> ds.FileFormat:
 
 
 pyiceberg_arrow._get_file_format = _with_exact_times  # type: ignore[assignment]
+
+FILES_AT_ONCE = 16
+"""Number of data files whose rows may be in memory at a time."""
+
+
+def rows_of_files(
+    table: Table, files: Sequence[DataFile], columns: Iterable[str], condition: BooleanExpression = ALWAYS_TRUE
+) -> Iterator[pa.RecordBatch]:
+    """Yield columns of data files, by field id: one that was renamed since is found. Delete files are not applied."""
+    scan = ArrowScan(table.metadata, table.io, table.schema().select(*columns), condition)
+    for start in range(0, len(files), FILES_AT_ONCE):
+        yield from scan.to_record_batches([FileScanTask(file) for file in files[start : start + FILES_AT_ONCE]])
+
+
+def microseconds(rows: pa.RecordBatch, column: str) -> pa.Array:
+    """Return a column of times as microseconds since 1970."""
+    times = rows.column(column)
+    return times.cast(pa.timestamp("us", times.type.tz)).cast(pa.int64())
 
 
 CACHED_SCHEMAS = 256
@@ -298,64 +278,73 @@ _remembered: Recent[tuple[object, ...], tuple[ManifestEntry, ...]] = Recent(REME
 def entries(manifest: ManifestFile, io: FileIO, *, discard_deleted: bool) -> list[ManifestEntry]:
     """Return the entries of a manifest, equal to those of `ManifestFile.fetch_manifest_entry`.
 
-    Args:
-        manifest: The manifest to read.
-        io: The table's file IO.
-        discard_deleted: Whether entries of deleted files are left out.
+    Nobody may change them: several readers share those of a small manifest.
     """
-    found = []
-    for entry in _all_entries(manifest, io):
-        if not discard_deleted or entry.status is not ManifestEntryStatus.DELETED:
-            found.append(entry)
-    return found
-
-
-def _all_entries(manifest: ManifestFile, io: FileIO) -> Sequence[ManifestEntry]:
-    """Return the entries of a manifest. Nobody may change them: several readers share those of a small one."""
     file = io.new_input(manifest.manifest_path)
     # Its size shows whether a file that was read before is gone, or damaged since.
     key = (manifest.manifest_path, len(file), manifest.added_snapshot_id, manifest.sequence_number)
     known = _remembered.find(key)
-    if known is not None:
-        return known
-    with _EntriesFile(file) as opened:
-        found = tuple(_inherit_from_manifest(entry, manifest) for entry in opened)
-    if len(found) <= ENTRIES_OF_SMALL:
-        _remembered.keep(key, found, weight=1 + len(found))
-    return found
+    if known is None:
+        with _EntriesFile(file) as opened:
+            known = tuple(_inherit_from_manifest(entry, manifest) for entry in opened)
+        if len(known) <= ENTRIES_OF_SMALL:
+            _remembered.keep(key, known, weight=1 + len(known))
+    return [entry for entry in known if not discard_deleted or entry.status is not ManifestEntryStatus.DELETED]
 
 
-def own_manifests(snapshot: Snapshot, io: FileIO) -> list[ManifestFile]:
-    """Return the manifests that a snapshot wrote itself: they name the files that it added and removed."""
-    return [m for m in snapshot.manifests(io) if m.added_snapshot_id == snapshot.snapshot_id]
+def live_entries(
+    table: Table, snapshot: Snapshot | None, content: ManifestContent = ManifestContent.DATA
+) -> Iterator[ManifestEntry]:
+    """Yield the entries of the live data files of a snapshot, or of its live delete files; none for None."""
+    for manifest in snapshot.manifests(table.io) if snapshot else []:
+        if manifest.content is content:
+            yield from entries(manifest, table.io, discard_deleted=True)
 
 
-def changed_entries(manifests: Iterable[ManifestFile], io: FileIO, snapshot_id: int) -> Iterator[ManifestEntry]:
+def changed_entries(
+    snapshot: Snapshot, io: FileIO, manifests: Iterable[ManifestFile] | None = None
+) -> Iterator[ManifestEntry]:
     """Yield the entries of the data and delete files that a snapshot added or removed.
 
     Args:
-        manifests: The manifests to read: those that the snapshot wrote.
+        snapshot: The snapshot.
         io: The table's file IO.
-        snapshot_id: The snapshot.
+        manifests: The manifests to look into; None for those that the snapshot lists.
     """
-    for manifest in manifests:
-        for entry in entries(manifest, io, discard_deleted=False):
-            if entry.status is not ManifestEntryStatus.EXISTING and entry.snapshot_id == snapshot_id:
-                yield entry
+    for manifest in snapshot.manifests(io) if manifests is None else manifests:
+        if manifest.added_snapshot_id == snapshot.snapshot_id:
+            for entry in entries(manifest, io, discard_deleted=False):
+                if entry.status is not ManifestEntryStatus.EXISTING and entry.snapshot_id == snapshot.snapshot_id:
+                    yield entry
+
+
+def bounds(file: DataFile, column: NestedField) -> tuple[Any, Any] | None:
+    """Return the least and the greatest value of a column in a file; None if metadata do not tell both.
+
+    A bound that was written before its column became wider has the length of the former type.
+    """
+    lower = (file.lower_bounds or {}).get(column.field_id)
+    upper = (file.upper_bounds or {}).get(column.field_id)
+    if lower is None or upper is None or not isinstance(column.field_type, PrimitiveType):
+        return None
+    kind: PrimitiveType = column.field_type
+    if len(lower) == len(upper) == 4:
+        kind = {"long": IntegerType(), "double": FloatType()}.get(str(kind), kind)
+    return from_bytes(kind, lower), from_bytes(kind, upper)
 
 
 def named_data_file(delete: DataFile) -> str | None:
     """Return the one data file that a position delete file names by its bounds; None if it may name several."""
-    if delete.content is not DataFileContent.POSITION_DELETES:
-        return None
     lower = (delete.lower_bounds or {}).get(FILE_PATH_FIELD)
     upper = (delete.upper_bounds or {}).get(FILE_PATH_FIELD)
-    if lower is None or lower != upper:
+    if delete.content is not DataFileContent.POSITION_DELETES or lower is None or lower != upper:
         return None
     return lower.decode()
 
 
 class _EntriesFile(AvroFile[ManifestEntry]):
+    """A manifest whose Avro schema is resolved once, which takes longer than to read the entries of a small one."""
+
     def __enter__(self) -> Self:
         with self.input_file.open() as file:
             self.decoder = new_decoder(file.read())
@@ -381,72 +370,6 @@ TRANSFORMS: Mapping[Grain, Transform[Any, Any]] = {HOUR: HourTransform(), DAY: D
 TIMEZONE = "lake.timezone"
 """Table property: the time zone whose days the partitions of the target are; absent for hours and for days of UTC."""
 
-_LIVE = (ManifestEntryStatus.ADDED, ManifestEntryStatus.EXISTING)
-
-
-@dataclass(frozen=True)
-class _TimePartition:
-    """The partition field of the time column: its position in the spec, and its grain."""
-
-    position: int
-    grain: Grain
-
-    def hours(self, file: DataFile) -> range | None:
-        """Return the hours of a file's partition; None if its rows have no time."""
-        number = file.partition[self.position]
-        return None if number is None else self.grain.numbered(number)
-
-
-class _HourReader:
-    """Reads the entries of data files of one table, with the hours of their partitions."""
-
-    def __init__(self, table: Table, time_column: str) -> None:
-        self.table = table
-        self.time_column = time_column
-
-    def hours_of(self, found: Iterable[ManifestEntry]) -> set[int | None]:
-        """Return the hours of the files of all entries; None for a file of rows without a time."""
-        hours: set[int | None] = set()
-        for entry in found:
-            partition = self.hours(entry.data_file)
-            hours.update([None] if partition is None else partition)
-        return hours
-
-    def rows(self, manifests: Iterable[ManifestFile]) -> Iterator[tuple[range, int]]:
-        """Yield, for each live data file of rows with a time, the hours of its partition and its rows."""
-        for entry in _data_entries(self.table, manifests):
-            if entry.status not in _LIVE:
-                continue
-            partition = self.hours(entry.data_file)
-            if partition is not None:
-                yield partition, entry.data_file.record_count
-
-    def between(self, manifests: Iterable[ManifestFile], first: int, last: int) -> list[ManifestFile]:
-        """Return the manifests that may have files of the hours first..last, both inclusive."""
-        return [manifest for manifest in manifests if self._may_contain(manifest, first, last)]
-
-    def hours(self, file: DataFile) -> range | None:
-        """Return the hours of a file's partition; None if its rows have no time."""
-        return _time_partition(self.table, file.spec_id, self.time_column).hours(file)
-
-    def _may_contain(self, manifest: ManifestFile, first: int, last: int) -> bool:
-        if not manifest.partitions:
-            return True
-        partition = _time_partition(self.table, manifest.partition_spec_id, self.time_column)
-        bounds = manifest.partitions[partition.position]
-        if bounds.lower_bound is None or bounds.upper_bound is None:
-            return True
-        lower = int(from_bytes(IntegerType(), bounds.lower_bound))
-        upper = int(from_bytes(IntegerType(), bounds.upper_bound))
-        first_hour = partition.grain.numbered(lower)[0]
-        last_hour = partition.grain.numbered(upper)[-1]
-        return first_hour <= last and last_hour >= first
-
-
-def table_grain(grain: Grain) -> Grain:
-    """Return what the table of a target is partitioned by: by hours for local days, as Iceberg knows days of UTC."""
-    return HOUR if grain.is_local else grain
-
 
 def check_grain(table: Table, time_column: str, grain: Grain) -> None:
     """Check that a table is partitioned by its declared grain: one hour of a day cannot be overwritten.
@@ -454,19 +377,62 @@ def check_grain(table: Table, time_column: str, grain: Grain) -> None:
     Raises:
         ConfigurationError: It is partitioned otherwise, or was created for days of another time zone.
     """
-    found = _time_partition(table, table.spec().spec_id, time_column).grain
+    _, found = _time_partition(table, table.spec().spec_id, time_column)
     if found == HOUR and TIMEZONE in table.properties:
         found = days_in(table.properties[TIMEZONE])
     if found != grain:
+        declared, right = (
+            f"grain={each.name!r}" + (f", timezone={each.timezone!r}" if each.is_local else "")
+            for each in (grain, found)
+        )
         raise ConfigurationError(
-            f"{'.'.join(table.name())} is declared with {_declared(grain)}, and partitioned by {found.in_words}.",
-            remedy=f"Declare {_declared(found)}, or drop the table and let `lake init` create it again.",
+            f"{'.'.join(table.name())} is declared with {declared}, and partitioned by {found.in_words}.",
+            remedy=f"Declare {right}, or drop the table and let `lake init` create it again.",
         )
 
 
-def _declared(grain: Grain) -> str:
-    zone = f", timezone={grain.timezone!r}" if grain.is_local else ""
-    return f"grain={grain.name!r}{zone}"
+def _time_partition(table: Table, spec_id: int, time_column: str) -> tuple[int, Grain]:
+    """Return which field of a partition spec is that of the time column, and its grain."""
+    source_id = table.schema().find_field(time_column).field_id
+    for position, field in enumerate(table.specs()[spec_id].fields):
+        for grain, transform in TRANSFORMS.items():
+            if field.source_id == source_id and field.transform == transform:
+                return position, grain
+    raise ConfigurationError(
+        f"{'.'.join(table.name())} is partitioned neither by the hour nor by the day of {time_column}.",
+        remedy="Let `lake init` create the table, or partition it by hours(time column) or days(time column).",
+    )
+
+
+def _hours(table: Table, file: DataFile, time_column: str) -> range | None:
+    """Return the hours of a data file's partition; None if its rows have no time."""
+    position, grain = _time_partition(table, file.spec_id, time_column)
+    number = file.partition[position]
+    return None if number is None else grain.numbered(number)
+
+
+def _files_by_hours(
+    table: Table, snapshot: Snapshot | None, time_column: str, first: int | None = None, last: int | None = None
+) -> Iterator[tuple[range, ManifestEntry]]:
+    """Yield the live data files of rows with a time, each with the hours of its partition.
+
+    If first and last (inclusive) are given, files of partitions outside of them are left out; manifests, too.
+    """
+    for manifest in snapshot.manifests(table.io) if snapshot else []:
+        if manifest.content is not ManifestContent.DATA:
+            continue
+        if first is not None and last is not None and manifest.partitions:
+            position, grain = _time_partition(table, manifest.partition_spec_id, time_column)
+            summary = manifest.partitions[position]
+            if summary.lower_bound is not None and summary.upper_bound is not None:
+                lower = grain.numbered(int(from_bytes(IntegerType(), summary.lower_bound)))
+                upper = grain.numbered(int(from_bytes(IntegerType(), summary.upper_bound)))
+                if lower[0] > last or upper[-1] < first:
+                    continue
+        for entry in entries(manifest, table.io, discard_deleted=True):
+            hours = _hours(table, entry.data_file, time_column)
+            if hours is not None and (first is None or last is None or (hours[0] <= last and hours[-1] >= first)):
+                yield hours, entry
 
 
 def hours_added(table: Table, snapshot: Snapshot, time_column: str) -> set[int]:
@@ -477,69 +443,47 @@ def hours_added(table: Table, snapshot: Snapshot, time_column: str) -> set[int]:
     Raises:
         ConfigurationError: The table is not partitioned by hour or day of the time column.
     """
-    own = _data_entries(table, own_manifests(snapshot, table.io))
-    added = (entry for entry in own if entry.status is ManifestEntryStatus.ADDED)
-    hours = _HourReader(table, time_column).hours_of(added)
-    return {hour for hour in hours if hour is not None}
+    added = _hours_changed(table, snapshot, time_column, ManifestEntryStatus.ADDED)
+    return {hour for hour in added if hour is not None}
 
 
 def hours_removed(table: Table, snapshot: Snapshot, time_column: str) -> set[int | None]:
     """Return the hours of the data files that a snapshot removed; of a day, all; None for rows without a time."""
-    own = _data_entries(table, own_manifests(snapshot, table.io))
-    removed: list[ManifestEntry] = []
-    for entry in own:
-        if entry.status is ManifestEntryStatus.DELETED and entry.snapshot_id == snapshot.snapshot_id:
-            removed.append(entry)
-    return _HourReader(table, time_column).hours_of(removed)
+    return _hours_changed(table, snapshot, time_column, ManifestEntryStatus.DELETED)
 
 
-def hours_left(
-    table: Table,
-    snapshot: Snapshot,
-    time_column: str,
-    hours: Collection[int],
-) -> set[int | None]:
+def _hours_changed(table: Table, snapshot: Snapshot, time_column: str, status: ManifestEntryStatus) -> set[int | None]:
+    hours: set[int | None] = set()
+    for entry in changed_entries(snapshot, table.io):
+        if entry.status is status and entry.data_file.content is DataFileContent.DATA:
+            hours.update(_hours(table, entry.data_file, time_column) or [None])
+    return hours
+
+
+def hours_left(table: Table, snapshot: Snapshot, time_column: str, hours: Collection[int]) -> set[int]:
     """Return those of the hours that still have data files of snapshots before this one."""
-    if not hours:
-        return set()
-    reader = _HourReader(table, time_column)
-    manifests = snapshot.manifests(table.io)
-    near = reader.between(manifests, min(hours), max(hours))
-    left: list[ManifestEntry] = []
-    for entry in _data_entries(table, near):
-        if entry.status in _LIVE and entry.snapshot_id != snapshot.snapshot_id:
-            left.append(entry)
-    return reader.hours_of(left).intersection(hours)
+    left: set[int] = set()
+    if hours:
+        for partition, entry in _files_by_hours(table, snapshot, time_column, min(hours), max(hours)):
+            if entry.snapshot_id != snapshot.snapshot_id:
+                left.update(partition)
+    return left.intersection(hours)
 
 
 def deletes_rows(table: Table, snapshot: Snapshot) -> bool:
     """Whether a snapshot added delete files, which hide rows of data files that stay."""
-    for manifest in own_manifests(snapshot, table.io):
-        if manifest.content is not ManifestContent.DELETES:
-            continue
-        live = entries(manifest, table.io, discard_deleted=True)
-        if any(entry.status is ManifestEntryStatus.ADDED for entry in live):
-            return True
-    return False
+    changed = changed_entries(snapshot, table.io)
+    added = (entry.data_file for entry in changed if entry.status is ManifestEntryStatus.ADDED)
+    return any(file.content is not DataFileContent.DATA for file in added)
 
 
-def rows_between(
-    table: Table,
-    time_column: str,
-    first: int,
-    last: int,
-) -> int:
+def rows_between(table: Table, time_column: str, first: int, last: int) -> int:
     """Return the rows of main in the hours first..last, both inclusive, or in days that contain any of them.
 
     Rows deleted by merge-on-read are counted, too.
     """
-    reader = _HourReader(table, time_column)
-    near = reader.between(_manifests(table, table.current_snapshot()), first, last)
-    total = 0
-    for hours, rows in reader.rows(near):
-        if hours[0] <= last and hours[-1] >= first:
-            total += rows
-    return total
+    found = _files_by_hours(table, table.current_snapshot(), time_column, first, last)
+    return sum(entry.data_file.record_count for _, entry in found)
 
 
 def rows_by_hour(table: Table, time_column: str) -> dict[int, int]:
@@ -547,37 +491,32 @@ def rows_by_hour(table: Table, time_column: str) -> dict[int, int]:
 
     Rows deleted by merge-on-read are counted, too.
     """
-    manifests = _manifests(table, table.current_snapshot())
     found: Counter[int] = Counter()
-    for hours, rows in _HourReader(table, time_column).rows(manifests):
-        found[hours[0]] += rows
+    for hours, entry in _files_by_hours(table, table.current_snapshot(), time_column):
+        found[hours[0]] += entry.data_file.record_count
     return dict(sorted(found.items()))
 
 
 def rows_in_hours(
-    table: Table,
-    snapshot_id: int | None,
-    time_column: str,
-    hours: Collection[int],
+    table: Table, snapshot_id: int | None, time_column: str, hours: Collection[int]
 ) -> dict[int, int] | None:
     """Return hour → rows of a snapshot, for those of the hours that have any.
 
     Returns:
         None if the metadata do not contain exact numbers: a partition is a day, or there are delete files.
     """
-    if snapshot_id is None or not hours:
+    snapshot = None if snapshot_id is None else table.snapshot_by_id(snapshot_id)
+    if snapshot is None or not hours:
         return {}
-    manifests = _manifests(table, table.snapshot_by_id(snapshot_id))
-    if _have_delete_files(manifests):
+    if any(manifest.content is ManifestContent.DELETES for manifest in snapshot.manifests(table.io)):
         return None
-    reader = _HourReader(table, time_column)
-    near = reader.between(manifests, min(hours), max(hours))
     found: Counter[int] = Counter()
-    for partition, rows in reader.rows(near):
+    for partition, entry in _files_by_hours(table, snapshot, time_column, min(hours), max(hours)):
         if len(partition) > 1:
             return None
-        found[partition[0]] += rows
-    return {hour: rows for hour, rows in found.items() if hour in hours}
+        if partition[0] in hours:
+            found[partition[0]] += entry.data_file.record_count
+    return dict(found)
 
 
 @dataclass(frozen=True)
@@ -596,11 +535,7 @@ class SnapshotRows:
 
 
 def snapshot_rows(
-    table: Table,
-    snapshot_id: int | None,
-    time_column: str,
-    hours: Collection[int],
-    grain: Grain = HOUR,
+    table: Table, snapshot_id: int | None, time_column: str, hours: Collection[int], grain: Grain = HOUR
 ) -> SnapshotRows | None:
     """Return the rows of the partitions that contain any of the hours; None if the snapshot is not retained.
 
@@ -612,80 +547,33 @@ def snapshot_rows(
         return None
     by_partition: Counter[int] = Counter()
     added: Counter[int] = Counter()
-    for first_of_file, entry in _live_entries(table, snapshot, time_column, hours):
-        first = grain.first(first_of_file)
-        by_partition[first] += entry.data_file.record_count
-        if entry.snapshot_id == snapshot_id:
-            added[first] += entry.data_file.record_count
+    for partition, entry in _files_by_hours(table, snapshot, time_column, min(hours), max(hours)) if hours else ():
+        if not set(partition).isdisjoint(hours):
+            first = grain.first(partition[0])
+            by_partition[first] += entry.data_file.record_count
+            if entry.snapshot_id == snapshot_id:
+                added[first] += entry.data_file.record_count
     total = snapshot.summary.additional_properties.get("total-records") if snapshot.summary else None
     return SnapshotRows(dict(by_partition), dict(added), None if total is None else int(total))
 
 
-def _live_entries(
-    table: Table, snapshot: Snapshot, time_column: str, hours: Collection[int]
-) -> Iterator[tuple[int, ManifestEntry]]:
-    """Yield the first hour and the entry of each live data file in a partition that contains any of the hours."""
-    if not hours:
-        return
-    reader = _HourReader(table, time_column)
-    near = reader.between(_manifests(table, snapshot), min(hours), max(hours))
-    for entry in _data_entries(table, near):
-        partition = reader.hours(entry.data_file)
-        if entry.status in _LIVE and partition is not None and not set(partition).isdisjoint(hours):
-            yield partition[0], entry
-
-
-def _manifests(table: Table, snapshot: Snapshot | None) -> list[ManifestFile]:
-    return snapshot.manifests(table.io) if snapshot else []
-
-
-def _have_delete_files(manifests: Iterable[ManifestFile]) -> bool:
-    return any(manifest.content is ManifestContent.DELETES for manifest in manifests)
-
-
-def _data_entries(table: Table, manifests: Iterable[ManifestFile]) -> Iterator[ManifestEntry]:
-    """Yield the entries of data files, deleted ones included."""
-    for manifest in manifests:
-        if manifest.content is ManifestContent.DATA:
-            yield from entries(manifest, table.io, discard_deleted=False)
-
-
-def _time_partition(table: Table, spec_id: int, time_column: str) -> _TimePartition:
-    source_id = table.schema().find_field(time_column).field_id
-    for position, field in enumerate(table.specs()[spec_id].fields):
-        for grain, transform in TRANSFORMS.items():
-            if field.source_id == source_id and field.transform == transform:
-                return _TimePartition(position, grain)
-    raise ConfigurationError(
-        f"{'.'.join(table.name())} is partitioned neither by the hour nor by the day of {time_column}.",
-        remedy="Let `lake init` create the table, or partition it by hours(time column) or days(time column).",
-    )
-
-
-Inputs = tuple[TableMetadata, tuple[TableUpdate, ...]]
-
-
 class OneCopyTransaction(Transaction):
-    """A transaction whose `table_metadata` is computed anew only after the table or the updates have changed."""
+    """A transaction whose `table_metadata` is computed anew only after the table or the updates have changed.
 
-    def __init__(self, table: Table, autocommit: bool = False) -> None:
-        super().__init__(table, autocommit)
-        self._computed: tuple[Inputs, TableMetadata] | None = None
+    A commit asks for the metadata some twenty times. pyiceberg applies all updates again and copies the whole result
+    each time, which takes longer than the rest of the commit.
+    """
+
+    _computed: tuple[TableMetadata, tuple[TableUpdate, ...], TableMetadata] | None = None
 
     @property
     def table_metadata(self) -> TableMetadata:
         """The table's metadata with the updates so far; nobody may change it."""
         # Metadata and tuples of updates are replaced, never changed, so that they are the same says that all is.
-        metadata, updates = self._table.metadata, self._updates
-        if not updates:
-            return metadata
-        if self._computed is not None:
-            (known_metadata, known_updates), result = self._computed
-            if known_metadata is metadata and known_updates is updates:
-                return result
-        result = super().table_metadata
-        self._computed = ((metadata, updates), result)
-        return result
+        metadata, updates, known = self._table.metadata, self._updates, self._computed
+        if known is None or known[0] is not metadata or known[1] is not updates:
+            known = self._computed = metadata, updates, super().table_metadata if updates else metadata
+        return known[2]
 
 
 COMPLETE_THROUGH = "lake.complete-through"
@@ -734,21 +622,18 @@ def retrying(*others: type[Exception], seconds: float = 60) -> Retrying:
 
 def create_raw(catalog: Catalog, raw: RawTable) -> bool:
     """Create a raw table if it does not exist. Return whether it was created."""
-    identity = IdentityTransform[Any]()
-    partitions: Partitions = dict.fromkeys(RAW_PARTITIONS, identity)
+    partitions = dict.fromkeys(RAW_PARTITIONS, IdentityTransform[Any]())
     # A writer may stage rows and publish them together with complete-through.
-    return create(
-        catalog, raw.table, raw.all_columns, partitions, {WAP_ENABLED: "true"}, descriptions=raw.all_descriptions
-    )
+    wap = {WAP_ENABLED: "true"}
+    return create(catalog, raw.table, raw.all_columns, partitions, wap, descriptions=raw.all_descriptions)
 
 
 def create_target(catalog: Catalog, target: Target) -> bool:
     """Create a target's table if it does not exist. Return whether it was created."""
     grain = target.grain
-    partitions: Partitions = {target.time_column: TRANSFORMS[table_grain(grain)]}
-    properties = {WAP_ENABLED: "true"}
-    if grain.is_local:
-        properties[TIMEZONE] = grain.timezone
+    # A local day is partitioned by hours, as Iceberg knows days of UTC alone.
+    partitions = {target.time_column: TRANSFORMS[HOUR if grain.is_local else grain]}
+    properties = {WAP_ENABLED: "true"} | ({TIMEZONE: grain.timezone} if grain.is_local else {})
     return create(catalog, target.table, target.columns, partitions, properties, descriptions=target.descriptions)
 
 
@@ -776,32 +661,20 @@ def create(
     if catalog.table_exists(name):
         return False
     catalog.create_namespace_if_not_exists(name.split(".")[0])
-    schema = _schema(columns, descriptions or {})
+    docs = descriptions or {}
+    fields = []
+    for field_id, (column, type_) in enumerate(columns.items(), start=1):
+        fields.append(NestedField(field_id, column, type_, required=False, doc=docs.get(column)))
+    schema = Schema(*fields)
+    parts = []
+    for field_id, (column, transform) in enumerate(partitions.items(), start=FIRST_PARTITION_FIELD_ID):
+        field_name = column if isinstance(transform, IdentityTransform) else f"{column}_{transform}"
+        parts.append(PartitionField(schema.find_field(column).field_id, field_id, transform, field_name))
     try:
-        catalog.create_table(
-            name,
-            schema,
-            partition_spec=_partition_spec(schema, partitions),
-            properties={**_COMMON, **properties},
-        )
+        catalog.create_table(name, schema, partition_spec=PartitionSpec(*parts), properties={**_COMMON, **properties})
     except TableAlreadyExistsError:
         return False
     return True
-
-
-def _schema(columns: Mapping[str, str], descriptions: Mapping[str, str]) -> Schema:
-    fields: list[NestedField] = []
-    for field_id, (column, iceberg_type) in enumerate(columns.items(), start=1):
-        fields.append(NestedField(field_id, column, iceberg_type, required=False, doc=descriptions.get(column)))
-    return Schema(*fields)
-
-
-def _partition_spec(schema: Schema, partitions: Partitions) -> PartitionSpec:
-    fields: list[PartitionField] = []
-    for field_id, (column, transform) in enumerate(partitions.items(), start=FIRST_PARTITION_FIELD_ID):
-        name = column if isinstance(transform, IdentityTransform) else f"{column}_{transform}"
-        fields.append(PartitionField(schema.find_field(column).field_id, field_id, transform, name))
-    return PartitionSpec(*fields)
 
 
 def load(catalog: Catalog, name: str) -> Table:
@@ -866,7 +739,8 @@ def check_columns(table: Table, name: str, declared: Mapping[str, str | None]) -
     found = {field.name: str(field.field_type) for field in table.schema().fields}
     for column, expected in declared.items():
         actual = found.get(column)
-        if actual is None or not _is_type(actual, expected):
+        # Spaces do not count: `decimal(9, 2)`.
+        if actual is None or (expected and actual.replace(" ", "") != expected.replace(" ", "")):
             remedy = f"Run `lake migrate {name}` to see how the table becomes as declared, or correct the declaration."
             remedy = remedy if expected else ""
             raise ColumnMismatch(name, column, expected=expected or "any type", found=actual, remedy=remedy)
@@ -880,8 +754,3 @@ def check_write_audit_publish(table: Table, name: str) -> None:
     """
     if table.metadata.properties.get(WAP_ENABLED, "").lower() != "true":
         raise WriteAuditPublishDisabled(name)
-
-
-def _is_type(actual: str, expected: str | None) -> bool:
-    """Whether an Iceberg type is the expected one; None is any. Spaces do not count: `decimal(9, 2)`."""
-    return expected is None or actual.replace(" ", "") == expected.replace(" ", "")

@@ -1,19 +1,9 @@
-"""Hours that wait by the declared policy for late rows: the value, and how it is kept from session to session. Pure.
+"""The values that planning, sessions and their log share, and the texts for people about hours that wait. Pure.
 
-`DeferredHour` is stored as JSON in `etl.session` and `etl.high_watermark`, `LateRows` in `etl.session`: their field
-names stay.
-
-The values of one session: what was planned, and the outcome. Data only; nothing here reads or writes.
-
-`SessionPlan` and `AuditResult`, with all values in them, are stored as JSON in `etl.session`; `HeldHour` and `Totals`
-in `etl.high_watermark`. Their field names stay: stored sessions must remain readable.
-
-Audit results by hour: which hours to hold back so that the others can be published. Pure.
-
-A held hour keeps the rows that it has. It is built in a session of its own when a source touches it or the code
-changes. Until then the target's complete-through stays below it, unless it was above it before.
-
-What planning the sessions of one target needs to know. Data only.
+First what waits and what is committed, then the input of planning, then the plan, then the results of audits and the
+hours that they hold back, then the outcome of a session. `SessionPlan` and `AuditResult`, with all values in them, are
+stored as JSON in `etl.session`; `HeldHour`, `DeferredHour` and `Totals` in `etl.high_watermark`. Their field names
+stay: stored sessions must remain readable.
 """
 
 from __future__ import annotations
@@ -25,7 +15,7 @@ from functools import cached_property
 from itertools import groupby
 from math import inf
 from operator import attrgetter
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 from lake_assets.base.grain import HOUR, Grain
 from lake_assets.base.hours import format_hours, hour_key, parse_hour
@@ -34,8 +24,69 @@ from lake_assets.errors import ConfigurationError
 from lake_assets.incremental.declaration import Defer, Mode, Sequential, Stateful, Stateless
 from lake_assets.incremental.engine.source_changes import SourceChanges, Totals
 
-if TYPE_CHECKING:
-    from lake_assets.incremental.declaration import Defer
+MAX_HOURS = 2_000
+"""Most hours that a session of any mode builds, in whole partitions. Each hour is a data file with its statistics, a
+record of the session and an event of Dagster, so a session costs by its hours even if they have a row each."""
+
+SAMPLE = 10
+"""The most keys of offending rows that an audit's result names."""
+
+REASON_SEPARATOR = "; "
+"""Between the reasons of a held hour."""
+
+MAX_REASONS = 3
+"""Number of reasons in a message about held hours. Hours with other reasons are only counted."""
+
+Kind = Literal["changed", "follows", "late", "retry", "held", "skipped"]
+"""Why an hour waits. `changed`: its rows have changed. `follows`: an hour before it has changed. `late`: its late rows
+wait by the declared policy. `held`: an audit holds it back; `retry`: so it does, and the hour has changed since.
+`skipped`: it lies beyond the catch-up threshold."""
+
+PENDING: frozenset[Kind] = frozenset({"changed", "follows", "late", "retry"})
+HELD: frozenset[Kind] = frozenset({"held", "retry"})
+
+
+@dataclass(frozen=True)
+class Waiting:
+    """Why an hour waits, and since when.
+
+    Attributes:
+        kind: Which of the kinds.
+        why: The reason, for people: which snapshot of which source, or which audit.
+        since_ms: Commit time of the snapshot that made it wait, milliseconds since 1970; 0 if it is not known.
+        session_id: The session that found it; of a held hour, the one that held it back last.
+        code_version: Of a held hour: the code version of that session.
+        rows: Of a `late` hour: the rows that wait, by metadata, at most so many.
+        after: Of a `late` hour: the snapshot of the source up to which the target has the rows of the hour.
+    """
+
+    kind: Kind
+    why: str = ""
+    since_ms: int = 0
+    session_id: str = ""
+    code_version: str = ""
+    rows: int = 0
+    after: int | None = None
+
+
+@dataclass(frozen=True)
+class HeldHour:
+    """An event hour that audits hold back while other hours are published. It keeps the rows that it has.
+
+    It is built in a session of its own when a source touches it or the code changes. Until then the target's
+    complete-through stays below it, unless it was above it before.
+
+    Attributes:
+        hour: The hour.
+        why: Which audits failed in it and how, for people.
+        session_id: The session that held it back last.
+        code_version: The code version of that session.
+    """
+
+    hour: int
+    why: str
+    session_id: str
+    code_version: str = ""
 
 
 @dataclass(frozen=True)
@@ -77,26 +128,154 @@ class LateRows:
     hours: tuple[int, ...]
 
 
+OlderCode = tuple[int, int, str]
+"""First hour, last hour (both inclusive), and the code version that built them."""
+
+
+@dataclass(frozen=True)
+class Committed:
+    """What a target has committed, apart from its watermarks.
+
+    Attributes:
+        waiting: Hour → why it waits to be built.
+        last_built: The last hour built, of a sequential or stateful target; None before the first.
+        complete_through: The target's complete-through; None if no hour is complete.
+        code_version: Code version of the last session that built hours.
+        older: Which hours other code has built; ascending, without overlaps.
+        span: The first and the last hour that a session has built; None before the first.
+        chunk_hours: Of a sequential target: the number of hours, built before, of the last session if its last hour
+            came out changed; otherwise 0. The next chunk is twice as long.
+    """
+
+    waiting: Mapping[int, Waiting] = field(default_factory=dict)
+    last_built: int | None = None
+    complete_through: int | None = None
+    code_version: str = ""
+    older: tuple[OlderCode, ...] = ()
+    span: tuple[int, int] | None = None
+    chunk_hours: int = 0
+
+    def hours(self, *kinds: Kind) -> frozenset[int]:
+        """Return the hours that wait for any of some kinds."""
+        return frozenset(hour for hour, waits in self.waiting.items() if waits.kind in kinds)
+
+    @cached_property
+    def pending(self) -> frozenset[int]:
+        """The hours that have changed and are not rebuilt yet."""
+        return self.hours(*PENDING)
+
+    @cached_property
+    def skipped(self) -> frozenset[int]:
+        """Late hours beyond the catch-up threshold."""
+        return self.hours("skipped")
+
+    @cached_property
+    def following(self) -> frozenset[int]:
+        """Pending hours without changed rows of their own. They stay as published if the hour before them does."""
+        return self.hours("follows")
+
+    @cached_property
+    def held_hours(self) -> frozenset[int]:
+        """The hours that are held back. If one is also pending, it has changed since."""
+        return self.hours(*HELD)
+
+    @cached_property
+    def held(self) -> tuple[HeldHour, ...]:
+        """The hours that are held back, ascending."""
+        found = []
+        for hour in sorted(self.held_hours):
+            waits = self.waiting[hour]
+            found.append(HeldHour(hour, waits.why, waits.session_id, waits.code_version))
+        return tuple(found)
+
+    @cached_property
+    def deferred(self) -> tuple[DeferredHour, ...]:
+        """Those of the pending hours that wait by the policy for late rows, ascending."""
+        found = []
+        for hour in sorted(self.hours("late")):
+            waits = self.waiting[hour]
+            found.append(DeferredHour(hour, waits.since_ms, waits.rows, waits.after))
+        return tuple(found)
+
+    @property
+    def built_by(self) -> tuple[OlderCode, ...]:
+        """Which code has built which hours; ascending. That of `code_version` has built all of the span but `older`."""
+        if self.span is None:
+            return self.older
+        of_older = [range(first, last + 1) for first, last, _ in self.older]
+        return tuple(sorted([*self.older, *((*part, self.code_version) for part in cut(self.span, of_older))]))
+
+    def why(self, hour: int) -> str:
+        """Return why an hour is pending, for people."""
+        waits = self.waiting.get(hour)
+        return waits.why if waits is not None and waits.why and waits.kind != "retry" else "changed before"
+
+    def with_changed(self, hours: Mapping[int, str], *, since_ms: int = 0) -> Committed:
+        """Return the same, with some hours (hour → reason) changed. A held hour stays held, and is tried again."""
+        if not hours:
+            return self
+        waiting = dict(self.waiting)
+        for hour, why in hours.items():
+            before = waiting.get(hour)
+            if before is not None and before.kind in HELD:
+                waiting[hour] = replace(before, kind="retry")
+            elif before is None or before.kind != "changed":
+                waiting[hour] = Waiting("changed", why, since_ms)
+        return replace(self, waiting=waiting)
+
+
+def cut(span: tuple[int, int], others: Collection[range]) -> Iterator[tuple[int, int]]:
+    """Yield what is left of a span of hours (both ends inclusive) without others."""
+    first, last = span
+    for other in sorted(others, key=lambda each: each.start):
+        if other.stop <= first or other.start > last:
+            continue
+        if other.start > first:
+            yield first, other.start - 1
+        first = other.stop
+    if first <= last:
+        yield first, last
+
+
+def in_whole_partitions(committed: Committed, grain: Grain) -> Committed:
+    """Return what is committed as whole local days.
+
+    It was that when it was committed, unless the rules of the time zone were other ones then: a machine learns of a
+    change of law only with its next time zone data. A day that was built in part counts as not built.
+    """
+    if not grain.is_local:
+        return committed
+    waiting: dict[int, Waiting] = {}
+    for hour, waits in committed.waiting.items():
+        for each in grain.whole([hour]):
+            waiting.setdefault(each, waits)
+    last_built = committed.last_built
+    return replace(
+        committed,
+        waiting={**waiting, **committed.waiting},
+        last_built=None if last_built is None else grain.complete(last_built),
+    )
+
+
+def capped(through: int | None, held: Iterable[int], before: int | None) -> int | None:
+    """Return a target's complete-through, limited to the hours below each held hour.
+
+    Args:
+        through: The complete-through without held hours; None if unknown.
+        held: The held hours.
+        before: The target's present complete-through. Held hours up to it do not limit it.
+    """
+    if through is None:
+        return None
+    return min([through, *(hour - 1 for hour in held if before is None or hour > before)])
+
+
 def due_at(deferred: Iterable[DeferredHour], late: Defer | None) -> datetime | None:
     """Return the moment from which on the deferred hours are built; None if none waits."""
     since = [each.since_ms for each in deferred]
     if late is None or not since:
         return None
     return moment(min(since)) + late.longest_wait
-
-
-def still_deferred(
-    before: Iterable[DeferredHour], now: Iterable[DeferredHour], pending: Collection[int]
-) -> tuple[DeferredHour, ...]:
-    """Return the deferred hours after a session, ascending: those that are still pending.
-
-    Args:
-        before: Those before the session.
-        now: Those of its plan. They replace the former ones.
-        pending: The hours that are pending after the session. One that is not deferred is due at once.
-    """
-    found = {each.hour: each for each in (*before, *now)}
-    return tuple(found[hour] for hour in sorted(found.keys() & set(pending)))
 
 
 def wait_in_words(deferred: Collection[DeferredHour], late: Defer | None, grain: Grain = HOUR) -> str:
@@ -120,8 +299,92 @@ def age_in_words(age: timedelta) -> str:
     return f"{minutes // 60} h {minutes % 60:02d} min"
 
 
-SAMPLE = 10
-"""The most keys of offending rows that an audit's result names."""
+def verdicts_in_words(held: Sequence[HeldHour]) -> str:
+    """Return held hours for people: `hour 2026-01-01-09:00 is held back by audit unique_key: 3 repeated`."""
+    sentences: list[str] = []
+    left = 0
+    for place, (reason, found) in enumerate(groupby(held, key=attrgetter("why"))):
+        hours = [each.hour for each in found]
+        if place < MAX_REASONS:
+            sentences.append(f"{_hours_in_words(hours)} {'is' if len(hours) == 1 else 'are'} held back by {reason}")
+        else:
+            left += len(hours)
+    return "; ".join(sentences) + (f"; and {left} hours more" if left else "")
+
+
+def _hours_in_words(hours: Sequence[int]) -> str:
+    return f"{'hour' if len(hours) == 1 else 'hours'} {format_hours(hours)}"
+
+
+@dataclass(frozen=True)
+class PlanningInput:
+    """Everything that planning the sessions of one target needs to know.
+
+    Attributes:
+        process: The target's table, `namespace.name`.
+        mode: The target's mode.
+        changes: The changes of each source, in the order of the declaration.
+        committed: What the target has committed.
+        code_version: The target's present code version.
+        revision: Revision of the watermarks. After a rollback and its reversal, the same snapshots and hours are
+            planned again; the revision makes that another session.
+        grain: The target's grain. All hours that are planned, pending or skipped are those of whole partitions.
+        start: The pipeline's first hour. No earlier hour counts as complete.
+        whole_chunks: Whether a chunk of a sequential target has its full length at once, and does not begin small.
+        late: The target's policy for late rows; None if all changed hours are built now.
+        now: The present moment, by which deferred hours are due; None defers none. Nothing else depends on it.
+        history: If hours wait: the snapshots of the driving source up to its watermark, oldest first, without a gap.
+            Empty if deferred rows are not to be appended.
+        max_hours: Most hours of a session, in whole partitions.
+    """
+
+    process: str
+    mode: Mode
+    changes: tuple[SourceChanges, ...]
+    committed: Committed
+    code_version: str = ""
+    revision: int = 0
+    grain: Grain = HOUR
+    start: int = 0
+    whole_chunks: bool = False
+    late: Defer | None = None
+    now: datetime | None = None
+    history: tuple[int, ...] = ()
+    max_hours: int = MAX_HOURS
+
+
+def reloads_all(mode: Mode) -> bool:
+    """Whether each session of a target rebuilds the whole catch-up threshold range."""
+    return isinstance(mode, Sequential) and mode.load == "all"
+
+
+def hours_are_independent(mode: Mode) -> bool:
+    """Whether an hour of a target depends on no other hour."""
+    if isinstance(mode, Stateful):
+        return mode.load == "changed"
+    return isinstance(mode, Stateless)
+
+
+def check_none_held(table: str, mode: Mode, held: Sequence[HeldHour], *, first: float = inf) -> None:
+    """Refuse a sequential target with held hours: later hours would build on them.
+
+    Args:
+        table: The target.
+        mode: Its mode.
+        held: Its held hours, ascending.
+        first: The first hour that is about to be built, with all later ones. Held hours from there on are allowed.
+
+    Raises:
+        ConfigurationError: There are held hours before `first`.
+    """
+    left = [h.hour for h in held if h.hour < first]
+    if isinstance(mode, Sequential) and left:
+        raise ConfigurationError(
+            f"{table} is declared sequential, and audits hold back its {_hours_in_words(left)}:"
+            " later hours would build on them.",
+            remedy=f"Repair their rows and run `lake rebuild {table} {hour_key(left[0])} {hour_key(left[-1])}`,"
+            " or declare the former mode again.",
+        )
 
 
 @dataclass(frozen=True)
@@ -270,18 +533,6 @@ class SessionPlan:
     def __str__(self) -> str:
         return f"{self.process}: {self.load} {format_hours(self.hour_numbers) or 'no hours'}"
 
-    @property
-    def snapshots(self) -> dict[str, dict[str, int | None]]:
-        """Source → `from` and `to` (snapshot ids) and `complete_through`. A later attempt plans by these."""
-        found: dict[str, dict[str, int | None]] = {}
-        for source in self.sources:
-            found[source.source] = {
-                "from": source.from_snapshot_id,
-                "to": source.to_snapshot_id,
-                "complete_through": source.complete_through,
-            }
-        return found
-
 
 @dataclass(frozen=True)
 class OpenedSession:
@@ -345,21 +596,71 @@ class AuditResult:
     hours: Mapping[str, int] = field(default_factory=dict)
 
 
-@dataclass(frozen=True)
-class HeldHour:
-    """An event hour that audits hold back while other hours are published.
+def failed_hours(audits: Iterable[AuditResult]) -> dict[int, str]:
+    """Return failed hour → reason for people, without keys of rows; ascending.
 
-    Attributes:
-        hour: The hour.
-        why: Which audits failed in it and how, for people.
-        session_id: The session that held it back last.
-        code_version: The code version of that session.
+    Only blocking audits that know the hours of their offending rows count. Of an audit with one count, a reason has the
+    rows of the hour; otherwise the counts of the whole session. It is stored with held hours, so its form stays.
     """
+    reasons: dict[int, list[str]] = {}
+    for audit in audits:
+        if audit.blocking and not audit.passed:
+            for key, rows in audit.hours.items():
+                counts = dict.fromkeys(audit.counts, rows) if len(audit.counts) == 1 else audit.counts
+                text = ", ".join(f"{count} {name}" for name, count in counts.items())
+                reasons.setdefault(parse_hour(key), []).append(f"audit {audit.name}: {text}")
+    return {hour: REASON_SEPARATOR.join(reasons[hour]) for hour in sorted(reasons)}
 
-    hour: int
-    why: str
-    session_id: str
-    code_version: str = ""
+
+def held_by_audit(held: Iterable[HeldHour], audit: str) -> tuple[HeldHour, ...]:
+    """Return those of the held hours that an audit holds back, whichever session evaluated it."""
+    start = f"audit {audit}: "
+    return tuple(hour for hour in held if any(why.startswith(start) for why in hour.why.split(REASON_SEPARATOR)))
+
+
+def hours_to_hold(
+    mode: Mode,
+    audits: Iterable[AuditResult],
+    audited: Collection[int],
+    before: Collection[int],
+) -> tuple[int, ...]:
+    """Return the audited hours to leave out so that the others can be published.
+
+    Args:
+        mode: The target's mode.
+        audits: The audit results.
+        audited: The hours that the audits looked at.
+        before: Hours that are held already. A session of only these holds them again, for it delays no other hour.
+
+    Returns:
+        Hours in ascending order. Empty if the session must stop as a whole: its hours build on each other, or no other
+        hour is left.
+    """
+    failed = failed_hours(audits).keys()
+    is_alone = failed >= set(audited) and not failed <= set(before)
+    if isinstance(mode, Sequential) or not failed <= set(audited) or is_alone:
+        return ()
+    return tuple(sorted(failed))
+
+
+def held_by(plan: SessionPlan, audits: Iterable[AuditResult]) -> tuple[HeldHour, ...]:
+    """Return the hours that a session holds back because of its audit results; ascending."""
+    failed = failed_hours(audits)
+    return tuple(HeldHour(hour, why, plan.session_id, plan.code_version) for hour, why in failed.items())
+
+
+def settled(first: Sequence[AuditResult], again: Iterable[AuditResult]) -> tuple[AuditResult, ...]:
+    """Return the final audit results of a session that held hours back.
+
+    Args:
+        first: Results on all hours. Those that caused hours to be held back are kept.
+        again: Results without these hours: what was published. They replace the rest.
+    """
+    published = {audit.name: audit for audit in again}
+    return tuple(
+        audit if audit.blocking and not audit.passed and audit.hours else published.get(audit.name, audit)
+        for audit in first
+    )
 
 
 @dataclass(frozen=True)
@@ -501,395 +802,3 @@ def _merged_audits(audits: Iterable[AuditResult]) -> tuple[AuditResult, ...]:
 
 def _sums(left: Mapping[str, int], right: Mapping[str, int]) -> dict[str, int]:
     return {name: left.get(name, 0) + right.get(name, 0) for name in (*left, *right)}
-
-
-REASON_SEPARATOR = "; "
-"""Between the reasons of a held hour."""
-
-MAX_REASONS = 3
-"""Number of reasons in a message about held hours. Hours with other reasons are only counted."""
-
-
-def failed_hours(audits: Iterable[AuditResult]) -> dict[int, str]:
-    """Return failed hour → reason for people, without keys of rows; ascending.
-
-    Only blocking audits that know the hours of their offending rows count.
-    """
-    reasons: dict[int, list[str]] = {}
-    for audit in audits:
-        if not audit.blocking or audit.passed:
-            continue
-        for key, rows in audit.hours.items():
-            reason = f"{_named(audit.name)}{_describe_counts(audit, rows)}"
-            reasons.setdefault(parse_hour(key), []).append(reason)
-    return {hour: REASON_SEPARATOR.join(reasons[hour]) for hour in sorted(reasons)}
-
-
-def held_by_audit(held: Iterable[HeldHour], audit: str) -> tuple[HeldHour, ...]:
-    """Return those of the held hours that an audit holds back, whichever session evaluated it."""
-    found: list[HeldHour] = []
-    for hour in held:
-        reasons = hour.why.split(REASON_SEPARATOR)
-        if any(reason.startswith(_named(audit)) for reason in reasons):
-            found.append(hour)
-    return tuple(found)
-
-
-def hours_to_hold(
-    mode: Mode,
-    audits: Iterable[AuditResult],
-    audited: Collection[int],
-    before: Collection[int],
-) -> tuple[int, ...]:
-    """Return the audited hours to leave out so that the others can be published.
-
-    Args:
-        mode: The target's mode.
-        audits: The audit results.
-        audited: The hours that the audits looked at.
-        before: Hours that are held already. A session of only these holds them again, for it delays no other hour.
-
-    Returns:
-        Hours in ascending order. Empty if the session must stop as a whole: its hours build on each other, or no other
-        hour is left.
-    """
-    failed = failed_hours(audits).keys()
-    others = set(audited) - failed
-    if isinstance(mode, Sequential) or not failed <= set(audited):
-        return ()
-    if others or failed <= set(before):
-        return tuple(sorted(failed))
-    return ()
-
-
-def held_by(plan: SessionPlan, audits: Iterable[AuditResult]) -> tuple[HeldHour, ...]:
-    """Return the hours that a session holds back because of its audit results; ascending."""
-    held: list[HeldHour] = []
-    for hour, reason in failed_hours(audits).items():
-        held.append(HeldHour(hour, reason, plan.session_id, plan.code_version))
-    return tuple(held)
-
-
-def settled(first: Sequence[AuditResult], again: Iterable[AuditResult]) -> tuple[AuditResult, ...]:
-    """Return the final audit results of a session that held hours back.
-
-    Args:
-        first: Results on all hours. Those that caused hours to be held back are kept.
-        again: Results without these hours: what was published. They replace the rest.
-    """
-    published = {audit.name: audit for audit in again}
-    results: list[AuditResult] = []
-    for audit in first:
-        holds_hours = audit.blocking and not audit.passed and bool(audit.hours)
-        results.append(audit if holds_hours else published.get(audit.name, audit))
-    return tuple(results)
-
-
-def still_held(before: Iterable[HeldHour], done: Collection[int], now: Iterable[HeldHour]) -> tuple[HeldHour, ...]:
-    """Return the held hours, ascending, after a session that has built `done` and holds back `now`."""
-    held: dict[int, HeldHour] = {}
-    for earlier in before:
-        if earlier.hour not in done:
-            held[earlier.hour] = earlier
-    for newer in now:
-        held[newer.hour] = newer
-    return tuple(held[hour] for hour in sorted(held))
-
-
-def check_none_held(
-    table: str,
-    mode: Mode,
-    held: Sequence[HeldHour],
-    *,
-    first: float = inf,
-) -> None:
-    """Refuse a sequential target with held hours: later hours would build on them.
-
-    Args:
-        table: The target.
-        mode: Its mode.
-        held: Its held hours, ascending.
-        first: The first hour that is about to be built, with all later ones. Held hours from there on are allowed.
-
-    Raises:
-        ConfigurationError: There are held hours before `first`.
-    """
-    left = [h.hour for h in held if h.hour < first]
-    if isinstance(mode, Sequential) and left:
-        raise ConfigurationError(
-            f"{table} is declared sequential, and audits hold back its {_describe_hours(left)}:"
-            " later hours would build on them.",
-            remedy=f"Repair their rows and run `lake rebuild {table} {hour_key(left[0])} {hour_key(left[-1])}`,"
-            " or declare the former mode again.",
-        )
-
-
-def capped(through: int | None, held: Iterable[int], before: int | None) -> int | None:
-    """Return a target's complete-through, limited to the hours below each held hour.
-
-    Args:
-        through: The complete-through without held hours; None if unknown.
-        held: The held hours.
-        before: The target's present complete-through. Held hours up to it do not limit it.
-    """
-    if through is None:
-        return None
-    limit = through
-    for hour in held:
-        if before is None or hour > before:
-            limit = min(limit, hour - 1)
-    return limit
-
-
-def verdicts_in_words(held: Sequence[HeldHour]) -> str:
-    """Return held hours for people: `hour 2026-01-01-09:00 is held back by audit unique_key: 3 repeated`."""
-    sentences: list[str] = []
-    hours_left = 0
-    for reason, found in groupby(held, key=attrgetter("why")):
-        hours = [h.hour for h in found]
-        if len(sentences) == MAX_REASONS:
-            hours_left += len(hours)
-            continue
-        verb = "is" if len(hours) == 1 else "are"
-        sentences.append(f"{_describe_hours(hours)} {verb} held back by {reason}")
-    if hours_left:
-        sentences.append(f"and {hours_left} hours more")
-    return "; ".join(sentences)
-
-
-def _named(audit: str) -> str:
-    """Return the beginning of a reason. It is stored with held hours, so it stays as it is."""
-    return f"audit {audit}: "
-
-
-def _describe_hours(hours: Sequence[int]) -> str:
-    noun = "hour" if len(hours) == 1 else "hours"
-    return f"{noun} {format_hours(hours)}"
-
-
-def _describe_counts(audit: AuditResult, rows: int) -> str:
-    """Return the count of one hour; for an audit with several counts, those of the whole session."""
-    if len(audit.counts) == 1:
-        (name,) = audit.counts
-        return f"{rows} {name}"
-    return ", ".join(f"{count} {name}" for name, count in audit.counts.items())
-
-
-MAX_HOURS = 2_000
-"""Most hours that a session of any mode builds, in whole partitions. Each hour is a data file with its statistics, a
-record of the session and an event of Dagster, so a session costs by its hours even if they have a row each."""
-
-
-Kind = Literal["changed", "follows", "late", "retry", "held", "skipped"]
-"""Why an hour waits. `changed`: its rows have changed. `follows`: an hour before it has changed. `late`: its late rows
-wait by the declared policy. `held`: an audit holds it back; `retry`: so it does, and the hour has changed since.
-`skipped`: it lies beyond the catch-up threshold."""
-
-PENDING: frozenset[Kind] = frozenset({"changed", "follows", "late", "retry"})
-HELD: frozenset[Kind] = frozenset({"held", "retry"})
-
-
-@dataclass(frozen=True)
-class Waiting:
-    """Why an hour waits, and since when.
-
-    Attributes:
-        kind: Which of the kinds.
-        why: The reason, for people: which snapshot of which source, or which audit.
-        since_ms: Commit time of the snapshot that made it wait, milliseconds since 1970; 0 if it is not known.
-        session_id: The session that found it; of a held hour, the one that held it back last.
-        code_version: Of a held hour: the code version of that session.
-        rows: Of a `late` hour: the rows that wait, by metadata, at most so many.
-        after: Of a `late` hour: the snapshot of the source up to which the target has the rows of the hour.
-    """
-
-    kind: Kind
-    why: str = ""
-    since_ms: int = 0
-    session_id: str = ""
-    code_version: str = ""
-    rows: int = 0
-    after: int | None = None
-
-
-OlderCode = tuple[int, int, str]
-"""First hour, last hour (both inclusive), and the code version that built them."""
-
-
-@dataclass(frozen=True)
-class Committed:
-    """What a target has committed, apart from its watermarks.
-
-    Attributes:
-        waiting: Hour → why it waits to be built.
-        last_built: The last hour built, of a sequential or stateful target; None before the first.
-        complete_through: The target's complete-through; None if no hour is complete.
-        code_version: Code version of the last session that built hours.
-        older: Which hours other code has built; ascending, without overlaps.
-        span: The first and the last hour that a session has built; None before the first.
-        chunk_hours: Of a sequential target: the number of hours, built before, of the last session if its last hour
-            came out changed; otherwise 0. The next chunk is twice as long.
-    """
-
-    waiting: Mapping[int, Waiting] = field(default_factory=dict)
-    last_built: int | None = None
-    complete_through: int | None = None
-    code_version: str = ""
-    older: tuple[OlderCode, ...] = ()
-    span: tuple[int, int] | None = None
-    chunk_hours: int = 0
-
-    def hours(self, *kinds: Kind) -> frozenset[int]:
-        """Return the hours that wait for any of some kinds."""
-        return frozenset(hour for hour, waits in self.waiting.items() if waits.kind in kinds)
-
-    @cached_property
-    def pending(self) -> frozenset[int]:
-        """The hours that have changed and are not rebuilt yet."""
-        return self.hours(*PENDING)
-
-    @cached_property
-    def skipped(self) -> frozenset[int]:
-        """Late hours beyond the catch-up threshold."""
-        return self.hours("skipped")
-
-    @cached_property
-    def following(self) -> frozenset[int]:
-        """Pending hours without changed rows of their own. They stay as published if the hour before them does."""
-        return self.hours("follows")
-
-    @cached_property
-    def held_hours(self) -> frozenset[int]:
-        """The hours that are held back. If one is also pending, it has changed since."""
-        return self.hours(*HELD)
-
-    @cached_property
-    def held(self) -> tuple[HeldHour, ...]:
-        """The hours that are held back, ascending."""
-        found = []
-        for hour in sorted(self.held_hours):
-            waits = self.waiting[hour]
-            found.append(HeldHour(hour, waits.why, waits.session_id, waits.code_version))
-        return tuple(found)
-
-    @cached_property
-    def deferred(self) -> tuple[DeferredHour, ...]:
-        """Those of the pending hours that wait by the policy for late rows, ascending."""
-        found = []
-        for hour in sorted(self.hours("late")):
-            waits = self.waiting[hour]
-            found.append(DeferredHour(hour, waits.since_ms, waits.rows, waits.after))
-        return tuple(found)
-
-    def built_by_others(self, code_version: str) -> tuple[tuple[int, int], ...]:
-        """Return the hours that other code has built than that of a version: ranges, both ends inclusive."""
-        older = [(first, last) for first, last, version in self.older if version not in ("", code_version)]
-        if self.span is None or self.code_version == code_version:
-            return tuple(older)
-        of_known = [range(first, last + 1) for first, last, _ in self.older]
-        return tuple(sorted([*older, *cut(self.span, of_known)]))
-
-    def why(self, hour: int) -> str:
-        """Return why an hour is pending, for people."""
-        waits = self.waiting.get(hour)
-        return waits.why if waits is not None and waits.why and waits.kind != "retry" else "changed before"
-
-    def with_changed(self, hours: Mapping[int, str], *, since_ms: int = 0) -> Committed:
-        """Return the same, with some hours (hour → reason) changed. A held hour stays held, and is tried again."""
-        if not hours:
-            return self
-        waiting = dict(self.waiting)
-        for hour, why in hours.items():
-            before = waiting.get(hour)
-            if before is not None and before.kind in HELD:
-                waiting[hour] = replace(before, kind="retry")
-            elif before is None or before.kind != "changed":
-                waiting[hour] = Waiting("changed", why, since_ms)
-        return replace(self, waiting=waiting)
-
-
-def cut(span: tuple[int, int], others: Collection[range]) -> Iterator[tuple[int, int]]:
-    """Yield what is left of a span of hours (both ends inclusive) without others."""
-    first, last = span
-    for other in sorted(others, key=lambda each: each.start):
-        if other.stop <= first or other.start > last:
-            continue
-        if other.start > first:
-            yield first, other.start - 1
-        first = other.stop
-    if first <= last:
-        yield first, last
-
-
-def in_whole_partitions(committed: Committed, grain: Grain) -> Committed:
-    """Return what is committed as whole local days.
-
-    It was that when it was committed, unless the rules of the time zone were other ones then: a machine learns of a
-    change of law only with its next time zone data. A day that was built in part counts as not built.
-    """
-    if not grain.is_local:
-        return committed
-    waiting: dict[int, Waiting] = {}
-    for hour, waits in committed.waiting.items():
-        for each in grain.whole([hour]):
-            waiting.setdefault(each, waits)
-    last_built = committed.last_built
-    return replace(
-        committed,
-        waiting={**waiting, **committed.waiting},
-        last_built=None if last_built is None else grain.complete(last_built),
-    )
-
-
-@dataclass(frozen=True)
-class PlanningInput:
-    """Everything that planning the sessions of one target needs to know.
-
-    Attributes:
-        process: The target's table, `namespace.name`.
-        mode: The target's mode.
-        changes: The changes of each source, in the order of the declaration.
-        committed: What the target has committed.
-        code_version: The target's present code version.
-        revision: Revision of the watermarks. After a rollback and its reversal, the same snapshots and hours are
-            planned again; the revision makes that another session.
-        grain: The target's grain. All hours that are planned, pending or skipped are those of whole partitions.
-        start: The pipeline's first hour. No earlier hour counts as complete.
-        whole_chunks: Whether a chunk of a sequential target has its full length at once, and does not begin small.
-        late: The target's policy for late rows; None if all changed hours are built now.
-        now: The present moment, by which deferred hours are due; None defers none. Nothing else depends on it.
-        history: If hours wait: the snapshots of the driving source up to its watermark, oldest first, without a gap.
-            Empty if deferred rows are not to be appended.
-        max_hours: Most hours of a session, in whole partitions.
-    """
-
-    process: str
-    mode: Mode
-    changes: tuple[SourceChanges, ...]
-    committed: Committed
-    code_version: str = ""
-    revision: int = 0
-    grain: Grain = HOUR
-    start: int = 0
-    whole_chunks: bool = False
-    late: Defer | None = None
-    now: datetime | None = None
-    history: tuple[int, ...] = ()
-    max_hours: int = MAX_HOURS
-
-    @property
-    def source_names(self) -> str:
-        """The source tables, for people."""
-        return ", ".join(c.source for c in self.changes)
-
-
-def reloads_all(mode: Mode) -> bool:
-    """Whether each session of a target rebuilds the whole catch-up threshold range."""
-    return isinstance(mode, Sequential) and mode.load == "all"
-
-
-def hours_are_independent(mode: Mode) -> bool:
-    """Whether an hour of a target depends on no other hour."""
-    if isinstance(mode, Stateful):
-        return mode.load == "changed"
-    return isinstance(mode, Stateless)

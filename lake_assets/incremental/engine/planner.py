@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import replace
 from datetime import datetime
 
@@ -39,13 +39,7 @@ from lake_assets.incremental.engine.model import (
     due_at,
     in_whole_partitions,
 )
-from lake_assets.incremental.engine.planning import (
-    last_buildable_hour,
-    plan,
-    plan_acknowledged,
-    plan_rebuild,
-    processing_uris,
-)
+from lake_assets.incremental.engine.planning import last_buildable_hour, plan, plan_rebuild, processing_uris
 from lake_assets.incremental.engine.readable import check_new_files
 from lake_assets.incremental.engine.source_changes import (
     Head,
@@ -55,8 +49,7 @@ from lake_assets.incremental.engine.source_changes import (
     changes,
     hours_present,
 )
-from lake_assets.incremental.engine.state import State, read_before
-from lake_assets.incremental.engine.target_state import OutsideChanges, outside_changes
+from lake_assets.incremental.engine.state import State, outside_changes, read_before
 from lake_assets.settings import settings
 
 MAX_HOURS_BEYOND = 24
@@ -74,8 +67,6 @@ class Planner:
 
     Args:
         clock: Gives the present moment, by which deferred hours are due; None defers none.
-        exact_hours_bytes: Size up to which a source's data file is opened to plan the hours of its rows; None for that
-            of the settings.
     """
 
     def __init__(
@@ -85,13 +76,11 @@ class Planner:
         target: Target,
         *,
         clock: Callable[[], datetime] | None = None,
-        exact_hours_bytes: int | None = None,
     ) -> None:
         self.catalog = catalog
         self.pipeline = pipeline
         self.target = target
         self.clock = clock
-        self.exact_hours_bytes = exact_hours_bytes
 
     def next_session(
         self,
@@ -111,15 +100,17 @@ class Planner:
             force: Also plan a session that builds more than a day beyond the newest rows.
             deferred: Also plan hours that wait by the policy for late rows.
         """
-        known = self._planning_input(state, self._usable_heads(state, up_to or {}))
-        known = replace(known, late=None) if deferred else known
-        decision = with_other_code(self._cheapest(known, state), state, self.target)
-        decision = self._with_waited(decision, state)
+        heads: dict[str, Head] = {}
+        for source, seen in (up_to or {}).items():
+            head = usable_head(iceberg.load(self.catalog, source), Head(*seen), state.watermarks.get(source))
+            if head is not None:
+                heads[source] = head
+        known = self._planning_input(state, heads)
+        decision = self._cheapest(replace(known, late=None) if deferred else known, state)
+        decision = self._with_waited(with_other_code(decision, state, self.target), state)
         if not force:
             decision = wait_if_beyond_data(decision, self.target.grain)
-        if retry_blocked:
-            return decision
-        return wait_if_blocked(state, decision, self.target)
+        return decision if retry_blocked else wait_if_blocked(state, decision, self.target)
 
     def external_session(self, state: State) -> Decision:
         """Plan the next session for another program, which recomputes all entities.
@@ -130,7 +121,7 @@ class Planner:
 
     def acknowledgement(self, state: State) -> Decision:
         """Plan the next session; if it has to wait, plan to move the watermark, so that changed hours are pending."""
-        return plan_acknowledged(self._planning_input(state))
+        return plan(self._planning_input(state), acknowledge=True)
 
     def rebuild(self, state: State, hours: Collection[int], *, run_id: str, reset: bool) -> Decision:
         """Plan to rebuild hours.
@@ -141,14 +132,8 @@ class Planner:
         """
         heads = {name: Head(mark.snapshot_id, mark.complete_through) for name, mark in state.watermarks.items()}
         known = self._planning_input(state, {} if reset else heads, reset=reset)
-        present: set[int] = set()
-        for change in known.changes:
-            for snapshot in change.snapshots:
-                for first, last in snapshot.hours:
-                    present.update(range(first, last + 1))
-        if reset:
-            # A replaced source may lack hours that the former one had: they are to be emptied.
-            present |= self._present(state)
+        # A replaced source may lack hours that the former one had: they are to be emptied.
+        present = self._present(state) if reset else frozenset[int]()
         token = f"{run_id}|{self.target.code_version}|{state.highest}"
         return plan_rebuild(known, hours, present=present, token=token)
 
@@ -167,7 +152,7 @@ class Planner:
         if isinstance(self.target.mode, Stateless):
             return start, None
         last = last_buildable_hour(self._planning_input(state))
-        return start, state.committed.last_built if last is None else last
+        return start, state.committed.last_built if last is None else int(last)
 
     def source_table(self, source: Source) -> Table:
         """Load a source.
@@ -194,7 +179,7 @@ class Planner:
             raise TableMissing(self.target.table)
         found = []
         every: dict[int, str] = {}
-        budget = ReadBudget(settings().exact_hours_bytes if self.exact_hours_bytes is None else self.exact_hours_bytes)
+        budget = ReadBudget(settings().exact_hours_bytes)
         for source in self.target.sources:
             since = None if reset else state.watermarks.get(source.table)
             up_to = heads.get(source.table) if heads else None
@@ -209,9 +194,9 @@ class Planner:
         found = [self._with_possible_hours(each, state) for each in found]
         committed = in_whole_partitions(state.committed, self.target.grain)
         if not reset:
-            committed = committed.with_changed(
-                every | self._to_heal(outside_changes(state, self.target, self.pipeline.start_hour))
-            )
+            outside = outside_changes(state, self.target, self.pipeline.start_hour).hours
+            every |= {hour: why for hour, why in outside.items() if hour >= self.pipeline.start_hour}
+            committed = committed.with_changed(every)
         return PlanningInput(
             process=self.target.table,
             mode=self.target.mode,
@@ -225,10 +210,6 @@ class Planner:
             now=self.clock() if self.clock and self.target.late else None,
             history=self._history(found[0].since) if committed.deferred else (),
         )
-
-    def _to_heal(self, found: OutsideChanges) -> dict[int, str]:
-        """Return the hours that others have changed and sessions build, now or later."""
-        return {hour: why for hour, why in found.hours.items() if hour >= self.pipeline.start_hour}
 
     def _present(self, state: State) -> frozenset[int]:
         """Return the hours for which the target has data files."""
@@ -251,7 +232,7 @@ class Planner:
             return found
         possible = {*self._present(state), *state.committed.pending, *state.committed.held_hours}
         for file in found.added:
-            for first, last in file.row_hours or ((file.hours,) if file.hours else ()):
+            for first, last in file.touched:
                 possible.update(range(first, last + 1))
         hours = sorted(self.target.grain.whole(possible))
         snapshots = []
@@ -303,40 +284,23 @@ class Planner:
             named += [{**uri, "waited": True} for uri in processing_uris(found, hours) if uri not in named]
         return replace(decision, processing_uris=tuple(named))
 
-    def _usable_heads(self, state: State, up_to: Heads) -> dict[str, Head]:
-        """Return the heads to plan up to, for heads that were read earlier: see `usable_head`."""
-        heads: dict[str, Head] = {}
-        for source, (snapshot_id, complete_through) in up_to.items():
-            table = iceberg.load(self.catalog, source)
-            head = usable_head(table, Head(snapshot_id, complete_through), state.watermarks.get(source))
-            if head is not None:
-                heads[source] = head
-        return heads
-
     def _cheapest(self, known: PlanningInput, state: State) -> Decision:
         """Return the next session: a whole chunk for the changed entities alone, else a chunk that begins small.
 
         Only the first session after a change can tell its entities apart, so it goes as far as it may.
         """
-        whole_chunk = plan(replace(known, whole_chunks=True))
-        narrowed = self._narrow_to_changed_entities(known, state, whole_chunk)
-        if isinstance(narrowed, SessionPlan) and narrowed.changed_through is not None:
-            return narrowed
-        small_chunk = plan(known)
-        if small_chunk == whole_chunk:
-            return narrowed
-        return self._narrow_to_changed_entities(known, state, small_chunk)
-
-    def _narrow_to_changed_entities(self, known: PlanningInput, state: State, decision: Decision) -> Decision:
-        """Return the plan; of a session that rebuilds hours, with whose rows it recomputes."""
-        if not isinstance(decision, SessionPlan) or state.table is None:
-            return decision
-        hours = planning.rebuilt(known, decision)
-        if not hours:
-            return decision
-        rows = rows_between(state.table, self.target.time_column, hours[0], hours[-1])
+        found = plan(known)
+        if state.table is None or not planning.rebuilt(known, found):
+            return found
         intact = publish.only_compacted_since(state.table, state.snapshot_id)
-        return planning.narrowed(known, decision, rows=rows, intact=intact)
+        for decision in (plan(replace(known, whole_chunks=True)), found):
+            hours = planning.rebuilt(known, decision)
+            rows = rows_between(state.table, self.target.time_column, hours[0], hours[-1])
+            assert isinstance(decision, SessionPlan)
+            found = planning.narrowed(known, decision, rows=rows, intact=intact)
+            if found.changed_through is not None:
+                break
+        return found
 
 
 def present_heads(
@@ -391,68 +355,47 @@ def wait_if_beyond_data(decision: Decision, grain: Grain) -> Decision:
     """
     if not isinstance(decision, SessionPlan):
         return decision
-    newest = _newest_row(decision)
-    beyond = _hours_beyond(decision.hour_numbers, newest, grain)
-    if newest is None or len(beyond) <= MAX_HOURS_BEYOND or len(grain.firsts(beyond)) == 1:
+    newest = max((source.last_hour for source in decision.sources if source.last_hour is not None), default=None)
+    if newest is None:
         return decision
-    complete = min(source.complete_through or 0 for source in decision.sources)
-    left = [hour for hour in decision.pending if hour <= complete]  # for later sessions: one builds so many at most
-    beyond = sorted({*beyond, *_hours_beyond(left, newest, grain)})
+    filled = grain.last(newest)
+    beyond = [hour for hour in decision.hour_numbers if hour > filled]
+    if len(beyond) <= MAX_HOURS_BEYOND or len(grain.firsts(beyond)) == 1:
+        return decision
+    # The hours that are left for later sessions would be built, too: one builds so many at most.
+    known = {each.source: each.complete_through for each in decision.sources if each.complete_through is not None}
+    complete = min(known.values()) if len(known) == len(decision.sources) else 0
+    beyond = sorted({*beyond, *(hour for hour in decision.pending if filled < hour <= complete)})
+    completeness = ", ".join(f"{source} through {hour_key(through)}" for source, through in known.items())
     return NoSession(
         "beyond",
         f"{len(beyond):,} hours up to {hour_key(beyond[-1])} would be built beyond the newest row, which is of hour "
-        f"{hour_key(newest)}, because sources are declared complete: {_completeness(decision)}. "
+        f"{hour_key(newest)}, because sources are declared complete: {completeness}. "
         f"`lake complete TABLE HOUR --force` corrects a wrong one; `lake catch-up {decision.process} --force` builds"
         " the hours",
         deferred=decision.deferred,
     )
 
 
-def _newest_row(decision: SessionPlan) -> int | None:
-    """Return the hour of the newest row of all sources; None if they have no row, or it is not known."""
-    hours = [source.last_hour for source in decision.sources if source.last_hour is not None]
-    return max(hours, default=None)
-
-
-def _hours_beyond(hours: Iterable[int], newest: int | None, grain: Grain) -> list[int]:
-    if newest is None:
-        return []
-    filled = grain.last(newest)
-    return [hour for hour in hours if hour > filled]
-
-
-def _completeness(decision: SessionPlan) -> str:
-    through = []
-    for source in decision.sources:
-        if source.complete_through is not None:
-            through.append(f"{source.source} through {hour_key(source.complete_through)}")
-    return ", ".join(through)
-
-
 def with_other_code(decision: Decision, state: State, target: Target) -> Decision:
-    """Return a decision that also says which hours other code has built, and stay so after it."""
-    others = state.committed.built_by_others(target.code_version)
+    """Return a decision that also says which hours other code has built, and stay so after it, and how to rebuild."""
+    known = (target.code_version, "")
+    others = [(first, last) for first, last, version in state.committed.built_by if version not in known]
     planned = decision.hour_numbers if isinstance(decision, SessionPlan) and decision.load == "overwrite" else ()
     rebuilt = [range(first, last + 1) for first, last in ranges(planned)]
     left = [span for each in others for span in cut(each, rebuilt)]
     if not left:
         return decision
-    note = built_by_other_code(left, target)
+    hours = sum(last - first + 1 for first, last in left)
+    text = ", ".join(f"{hour_key(first)}..{hour_key(last)}" for first, last in left[:MOST_SPANS])
+    more = f", and {len(left) - MOST_SPANS} ranges more" if len(left) > MOST_SPANS else ""
+    note = (
+        f"built by other code: {text}{more} ({hours:,} hours); "
+        f"`lake rebuild {target.name} {hour_key(left[0][0])} {hour_key(left[-1][1])}` builds them again"
+    )
     if isinstance(decision, NoSession):
         return replace(decision, reason=f"{decision.reason}; {note}")
     return replace(decision, notes=(*decision.notes, note))
-
-
-def built_by_other_code(spans: Sequence[tuple[int, int]], target: Target) -> str:
-    """Return, for people, which hours other code has built, and how to build them again."""
-    hours = sum(last - first + 1 for first, last in spans)
-    first, last = spans[0][0], spans[-1][1]
-    text = ", ".join(f"{hour_key(start)}..{hour_key(end)}" for start, end in spans[:MOST_SPANS])
-    more = f", and {len(spans) - MOST_SPANS} ranges more" if len(spans) > MOST_SPANS else ""
-    return (
-        f"built by other code: {text}{more} ({hours:,} hours); "
-        f"`lake rebuild {target.name} {hour_key(first)} {hour_key(last)}` builds them again"
-    )
 
 
 def wait_if_blocked(state: State, decision: Decision, target: Target) -> Decision:

@@ -14,9 +14,9 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from math import inf
+from typing import Any
 
 from pyiceberg.catalog import Catalog
-from pyiceberg.exceptions import CommitFailedException
 from pyiceberg.manifest import DataFile, DataFileContent, ManifestEntryStatus
 from pyiceberg.table import Table, Transaction
 from pyiceberg.table.refs import SnapshotRefType
@@ -30,13 +30,12 @@ from pyiceberg.table.update import (
     TableRequirement,
     TableUpdate,
 )
-from pyiceberg.table.update.snapshot import ManageSnapshots, _FastAppendFiles, _OverwriteFiles, _SnapshotProducer
-from tenacity import Retrying, retry_if_exception_type, stop_after_attempt, wait_random_exponential
+from pyiceberg.table.update.snapshot import _FastAppendFiles, _OverwriteFiles, _SnapshotProducer
 
 from lake_assets.base.hours import hour_key
 from lake_assets.errors import PublishConflict, WriteAuditPublishDisabled
 from lake_assets.incremental.engine import iceberg
-from lake_assets.incremental.engine.iceberg import OneCopyTransaction, changed_entries, own_manifests
+from lake_assets.incremental.engine.iceberg import changed_entries
 
 WAP_ID = "wap.id"
 """The id of a staged snapshot in its summary."""
@@ -46,8 +45,6 @@ TAG = "lake-published"
 
 NEVER = 2**63 - 1
 """The age, in milliseconds, that no reference reaches."""
-
-PUBLISH_ATTEMPTS = 8
 
 
 @dataclass(frozen=True)
@@ -100,12 +97,7 @@ def end_session(
     Raises:
         PublishConflict: Main or the tag is not as planned.
     """
-    for attempt in Retrying(
-        retry=retry_if_exception_type(CommitFailedException),
-        wait=wait_random_exponential(multiplier=0.05, max=1),
-        stop=stop_after_attempt(PUBLISH_ATTEMPTS),
-        reraise=True,
-    ):
+    for attempt in iceberg.retrying():
         with attempt:
             table = iceberg.load(catalog, name)
             check_base(table, name, base)
@@ -114,7 +106,7 @@ def end_session(
             if snapshot_id is None:
                 snapshot_id, made = _snapshot(table, Operation.APPEND, (), (), summary)
             try:
-                _commit(catalog, table, base, snapshot_id, made, properties)
+                _commit(catalog, table, snapshot_id, properties, made, refs=("main", TAG))
             except Exception:  # a reply may be lost, and a refusal may be that of a repeated request
                 if all(each.snapshot_id != snapshot_id for each in ancestors(iceberg.load(catalog, name))):
                     raise
@@ -136,35 +128,28 @@ def check_base(table: Table, name: str, base: Base) -> None:
 def _commit(
     catalog: Catalog,
     table: Table,
-    base: Base,
-    snapshot_id: int,
-    made: tuple[TableUpdate, ...],
+    snapshot_id: int | None,
     properties: Mapping[str, str | None],
+    made: Collection[TableUpdate] = (),
+    *,
+    refs: Collection[str],
 ) -> None:
-    requirements: list[TableRequirement] = [
-        AssertTableUUID(uuid=table.metadata.table_uuid),
-        AssertRefSnapshotId(ref="main", snapshot_id=base.main),  # type: ignore[call-arg]
-    ]
-    if table.metadata.snapshots:  # pyiceberg refuses the requirement of a table without snapshots, which has no tag
-        requirements.append(AssertRefSnapshotId(ref=TAG, snapshot_id=base.tag))  # type: ignore[call-arg]
-    main = table.metadata.refs.get("main")
-    updates = [
-        *made,
-        SetSnapshotRefUpdate(  # type: ignore[call-arg]
-            ref_name="main",
-            type=SnapshotRefType.BRANCH,
-            snapshot_id=snapshot_id,
-            max_ref_age_ms=main.max_ref_age_ms if main else None,
-            max_snapshot_age_ms=main.max_snapshot_age_ms if main else None,
-            min_snapshots_to_keep=main.min_snapshots_to_keep if main else None,
-        ),
-        SetSnapshotRefUpdate(  # type: ignore[call-arg]
-            ref_name=TAG,
-            type=SnapshotRefType.TAG,
-            snapshot_id=snapshot_id,
-            max_ref_age_ms=NEVER,
-        ),
-    ]
+    """Move references to a snapshot (None: leave them) and set properties, and require them to be as in `table`."""
+    requirements: list[TableRequirement] = [AssertTableUUID(uuid=table.metadata.table_uuid)]
+    updates: list[TableUpdate] = list(made)
+    for name in refs:
+        ref = table.metadata.refs.get(name)
+        # pyiceberg refuses the requirement of a tag for a table without snapshots, which has no tag.
+        if table.metadata.snapshots or name == "main":
+            found = ref.snapshot_id if ref else None
+            requirements.append(AssertRefSnapshotId(ref=name, snapshot_id=found))  # type: ignore[call-arg]
+        if snapshot_id is not None:
+            limits: dict[str, Any] = {"max_ref_age_ms": NEVER}
+            if name == "main":
+                limits = ref.model_dump(exclude={"snapshot_id", "snapshot_ref_type"}) if ref else {}
+            type_ = SnapshotRefType.TAG if name == TAG else SnapshotRefType.BRANCH
+            moved = SetSnapshotRefUpdate(ref_name=name, type=type_, snapshot_id=snapshot_id, **limits)  # type: ignore[call-arg]
+            updates.append(moved)
     new = {key: value for key, value in properties.items() if value is not None}
     gone = [key for key, value in properties.items() if value is None and key in table.metadata.properties]
     if new:
@@ -184,22 +169,14 @@ def stage_again(catalog: Catalog, name: str, written: Snapshot, *, overwrites: b
     for attempt in iceberg.retrying():
         with attempt:
             table = iceberg.load(catalog, name)
-            added, removed = _files_of(table, written)
+            data = [e for e in changed_entries(written, table.io) if e.data_file.content is DataFileContent.DATA]
+            added = [entry.data_file for entry in data if entry.status is not ManifestEntryStatus.DELETED]
+            removed = [entry.data_file for entry in data if entry.status is ManifestEntryStatus.DELETED]
             operation = Operation.OVERWRITE if overwrites else Operation.APPEND
             snapshot_id, made = _snapshot(table, operation, added, removed, summary)
             catalog.commit_table(table, (AssertTableUUID(uuid=table.metadata.table_uuid),), made)
             return snapshot_id
     raise AssertionError("unreachable: the last attempt returns or raises")
-
-
-def _files_of(table: Table, snapshot: Snapshot) -> tuple[list[DataFile], list[DataFile]]:
-    """Return the data files that a snapshot added and removed."""
-    added: list[DataFile] = []
-    removed: list[DataFile] = []
-    for entry in changed_entries(own_manifests(snapshot, table.io), table.io, snapshot.snapshot_id):
-        if entry.data_file.content is DataFileContent.DATA:
-            (removed if entry.status is ManifestEntryStatus.DELETED else added).append(entry.data_file)
-    return added, removed
 
 
 def _snapshot(
@@ -256,11 +233,7 @@ def staged_snapshot(table: Table, wap: str) -> Snapshot:
 
 def staged_snapshots(table: Table, wap: str) -> list[Snapshot]:
     """Return all snapshots that were staged under a WAP id: one, unless somebody wrote twice."""
-    found: list[Snapshot] = []
-    for snapshot in table.metadata.snapshots:
-        if summary_of(snapshot).get(WAP_ID) == wap:
-            found.append(snapshot)
-    return found
+    return [snapshot for snapshot in table.metadata.snapshots if summary_of(snapshot).get(WAP_ID) == wap]
 
 
 def rows_added(snapshot: Snapshot) -> int:
@@ -311,19 +284,16 @@ def publish(
     Raises:
         PublishConflict: Main is not `parent`.
     """
-    for attempt in Retrying(
-        retry=retry_if_exception_type(CommitFailedException),
-        wait=wait_random_exponential(multiplier=0.05, max=1),
-        stop=stop_after_attempt(PUBLISH_ATTEMPTS),
-        reraise=True,
-    ):
+    for attempt in iceberg.retrying():
         with attempt:
             table = iceberg.load(catalog, name)
             if main_id(table) != parent:
                 raise PublishConflict(name, expected=parent, found=main_id(table))
-            changed = dict(properties or {})
-            changed.update(_session_properties(table, name, session_id, complete_through))
-            _set_main(table, snapshot_id, changed)
+            changed = {**(properties or {}), iceberg.SESSION_PROPERTY: session_id}
+            before = iceberg.complete_through(table, name)
+            if complete_through is not None and (before is None or complete_through > before):
+                changed[iceberg.COMPLETE_THROUGH] = hour_key(complete_through)
+            _commit(catalog, table, snapshot_id, changed, refs=("main",))
 
 
 def ancestors(table: Table, snapshot_id: int | None = None) -> Iterator[Snapshot]:
@@ -333,27 +303,6 @@ def ancestors(table: Table, snapshot_id: int | None = None) -> Iterator[Snapshot
     while current is not None:
         yield current
         current = by_id.get(current.parent_snapshot_id or 0)
-
-
-def _set_main(table: Table, snapshot_id: int | None, properties: dict[str, str]) -> None:
-    # Setting the snapshot requires that main has not moved since `table` was loaded.
-    with OneCopyTransaction(table) as transaction:
-        if snapshot_id is not None:
-            ManageSnapshots(transaction=transaction).set_current_snapshot(snapshot_id=snapshot_id).commit()
-        transaction.set_properties(properties)
-
-
-def _session_properties(
-    table: Table,
-    name: str,
-    session_id: str,
-    complete_through: int | None,
-) -> dict[str, str]:
-    properties = {iceberg.SESSION_PROPERTY: session_id}
-    before = iceberg.complete_through(table, name)
-    if complete_through is not None and (before is None or complete_through > before):
-        properties[iceberg.COMPLETE_THROUGH] = hour_key(complete_through)
-    return properties
 
 
 def summary_of(snapshot: Snapshot) -> Mapping[str, str]:

@@ -1,5 +1,6 @@
-"""Parquet files that Spark's Iceberg reader reads wrongly, or not at all, though other programs read them rightly.
+"""Data files of other programs: whether Spark reads them rightly, and how many rows it must read at least.
 
+Some Parquet files are read wrongly by Spark's Iceberg reader, or not at all, though other programs read them rightly.
 Iceberg and Spark write none of them. They come into a table when a program adds files that it has written before
 (`add_files`). Only their footers tell. Seen with Iceberg 1.12 on Spark 4.1:
 
@@ -9,9 +10,8 @@ Iceberg and Spark write none of them. They come into a table when a program adds
 
 INT96 times, and 32 and 64 bit decimals, are read rightly.
 
-How many rows of a source a session reads at least, by the metadata of data files whose rows all lie in its hours.
-
-Spark does not read every file as it was written. What it has read is compared with this, before anything is staged.
+Whatever else Spark may misread, what it has read is compared with the metadata of data files whose rows all lie in the
+hours of a session, before anything is staged.
 """
 
 from __future__ import annotations
@@ -21,22 +21,21 @@ import re
 from bisect import bisect_left, bisect_right
 from collections.abc import Collection, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
-from itertools import islice
+from itertools import islice, takewhile
 from typing import Any
 
-from pyiceberg.conversions import from_bytes
 from pyiceberg.manifest import DataFile, DataFileContent, ManifestContent, ManifestEntryStatus
 from pyiceberg.table import Table
-from pyiceberg.table.name_mapping import NameMapping
 from pyiceberg.table.snapshots import Operation, Snapshot
-from pyiceberg.types import DecimalType, IcebergType, NestedField, PrimitiveType, TimestampType, TimestamptzType
+from pyiceberg.types import DecimalType, IcebergType, NestedField, TimestampType, TimestamptzType
 
 from lake_assets.base.hours import HOUR_MICROSECONDS
 from lake_assets.base.recent import Recent
 from lake_assets.errors import FilesMisread, RowsUnread
-from lake_assets.incremental.engine.iceberg import changed_entries, entries, named_data_file, own_manifests
+from lake_assets.incremental.engine.iceberg import bounds, changed_entries, live_entries, named_data_file
+from lake_assets.incremental.engine.publish import ancestors
 
 NAME_MAPPING = "schema.name-mapping.default"
 """Table property that files without field ids need. Each program that adds files sets it."""
@@ -96,10 +95,7 @@ def check_new_files(table: Table, name: str, paths: Collection[str], snapshot_id
 def live_paths(table: Table, snapshot_id: int | None) -> Iterator[str]:
     """Yield the locations of the live data files of a snapshot."""
     snapshot = None if snapshot_id is None else table.snapshot_by_id(snapshot_id)
-    for manifest in snapshot.manifests(table.io) if snapshot else []:
-        for entry in entries(manifest, table.io, discard_deleted=True):
-            if entry.data_file.content.value == 0:
-                yield entry.data_file.file_path
+    return (entry.data_file.file_path for entry in live_entries(table, snapshot))
 
 
 def has_foreign_files(table: Table) -> bool:
@@ -110,44 +106,43 @@ def has_foreign_files(table: Table) -> bool:
 def _may_be_foreign(table: Table, path: str) -> bool:
     if not path.endswith((".parquet", ".parq")) and "." in path.rpartition("/")[2]:
         return False
-    folder = table.properties.get(DATA_PATH, table.location())
-    return has_foreign_files(table) or not _place(path).startswith(_place(folder).rstrip("/") + "/")
-
-
-def _place(location: str) -> str:
-    """Return a location without its scheme: `s3` and `s3a`, or `file:/` and `file:///`, name the same place."""
-    return _SCHEME.sub("/", location)
+    # Without their schemes: `s3` and `s3a`, or `file:/` and `file:///`, name the same place.
+    folder, place = (_SCHEME.sub("/", each) for each in (table.properties.get(DATA_PATH, table.location()), path))
+    return has_foreign_files(table) or not place.startswith(folder.rstrip("/") + "/")
 
 
 def _flaw(table: Table, path: str) -> str:
     """Return what Spark reads wrongly in a file; empty for nothing, and for a file that is gone or is no Parquet."""
-    key = path, table.schema().schema_id
-    known = _checked.find(key)
-    if known is None:
-        try:
-            known = next(_flaws(table, path), "")
-        except (OSError, ValueError):  # reading its rows reports a missing or damaged file
-            return ""
-        _checked.keep(key, known)
-    return known
-
-
-def _flaws(table: Table, path: str) -> Iterator[str]:
     from pyarrow import parquet as pq
 
-    with table.io.new_input(path).open() as opened:
-        file = pq.ParquetFile(opened)
-        metadata, schema = file.metadata, file.schema_arrow
-    types = _types_by_name(table, schema)
-    for number in range(metadata.num_columns):
-        leaf = metadata.schema.column(number)
-        top_level = leaf.path.partition(".")[0]
-        if top_level not in types:
-            continue
+    key = path, table.schema().schema_id
+    known = _checked.find(key)
+    if known is not None:
+        return known
+    try:
+        with table.io.new_input(path).open() as opened:
+            file = pq.ParquetFile(opened)
+            columns, schema = file.metadata.schema, file.schema_arrow
+    except (OSError, ValueError):  # reading its rows reports a missing or damaged file
+        return ""
+    # A column of a file is read as that of the table with its field id, which a name mapping may give it.
+    mapping = table.name_mapping()
+    ids = {name: each.field_id for each in (mapping.root if mapping else ()) for name in each.names}
+    by_id = {column.field_id: column.field_type for column in table.schema().fields}
+    types = {}
+    for field in schema:
+        stored_id = (field.metadata or {}).get(FIELD_ID)
+        types[field.name] = by_id.get(int(stored_id or ids.get(field.name) or 0))
+    flaw = ""
+    for leaf in map(columns.column, range(len(columns))):
+        column = types.get(leaf.path.partition(".")[0])
         stored = json.loads(leaf.logical_type.to_json()) if leaf.logical_type.type != "NONE" else {}
-        what = _what_is_misread(stored, leaf.physical_type, types[top_level])
+        what = _what_is_misread(stored, leaf.physical_type, column) if column else None
         if what:
-            yield f"the column {leaf.path} is stored as {what}"
+            flaw = f"the column {leaf.path} is stored as {what}"
+            break
+    _checked.keep(key, flaw)
+    return flaw
 
 
 def _what_is_misread(stored: dict[str, Any], physical: str, column: IcebergType) -> str | None:
@@ -159,7 +154,8 @@ def _what_is_misread(stored: dict[str, Any], physical: str, column: IcebergType)
         column: The type of the table's column that contains it.
     """
     kind = stored.get("Type")
-    if kind == "Timestamp" and stored["timeUnit"] != ("nanoseconds" if _is_nanoseconds(column) else "microseconds"):
+    unit = "nanoseconds" if str(column).endswith("_ns") else "microseconds"
+    if kind == "Timestamp" and stored["timeUnit"] != unit:
         return f"times in {stored['timeUnit']}"
     if kind == "Int" and not stored["isSigned"]:
         return "whole numbers without a sign"
@@ -168,27 +164,6 @@ def _what_is_misread(stored: dict[str, Any], physical: str, column: IcebergType)
     if kind is None and physical == "INT64" and isinstance(column, (TimestampType, TimestamptzType)):
         return "whole numbers, and is a timestamp in the table"
     return None
-
-
-def _is_nanoseconds(column: IcebergType) -> bool:
-    return str(column).endswith("_ns")
-
-
-def _types_by_name(table: Table, schema: Any) -> dict[str, IcebergType]:
-    """Return column of a file → type of the table's column that is read from it. schema: the file's, of Arrow."""
-    mapping: NameMapping | None = table.name_mapping()
-    ids: dict[str, int] = {}
-    for field in mapping.root if mapping else []:
-        if field.field_id is not None:
-            ids.update(dict.fromkeys(field.names, field.field_id))
-    by_id = {column.field_id: column.field_type for column in table.schema().fields}
-    types = {}
-    for field in schema:
-        stored_id = (field.metadata or {}).get(FIELD_ID)
-        field_id = ids.get(field.name) if stored_id is None else int(stored_id)
-        if field_id in by_id:
-            types[field.name] = by_id[field_id]
-    return types
 
 
 MOST_FILES = 5_000
@@ -232,15 +207,17 @@ def in_hours(table: Table, name: str, snapshot_id: int | None, column: str, hour
     snapshot = None if snapshot_id is None else table.snapshot_by_id(snapshot_id)
     if snapshot is None or not hours:
         return LeastRows(name)
-    ordered = sorted(set(hours))
     field = table.schema().find_field(column)
+    ordered = sorted(set(hours))
     found = []
-    for file in _live_files(table, snapshot):
-        times = _times(file, field)
-        if times is not None and _are_all_in(times, ordered):
-            found.append((file, times))
+    for file in _undeleted_files(table, snapshot):
+        times = bounds(file, field)
+        if times is not None:
+            first, last = (each // HOUR_MICROSECONDS for each in times)
+            if bisect_right(ordered, last) - bisect_left(ordered, first) == last - first + 1:
+                found.append(file)
     least = _sum(name, field, found)
-    return LeastRows(name, least.timed, least.timed, least.first, least.last, least.path)
+    return replace(least, rows=least.timed)
 
 
 def appended(
@@ -260,84 +237,50 @@ def appended(
     if snapshot is None:
         return LeastRows(name)
     field = table.schema().find_field(column)
-    files = _live_files(table, snapshot) if after is None else _appended_files(table, snapshot, after)
     ordered = sorted(set(left_out))
     found = []
+    files = _undeleted_files(table, snapshot) if after is None else _appended_files(table, snapshot, after)
     for file in islice(files, MOST_FILES):
-        times = _times(file, field)
-        if not ordered or (times is not None and _are_none_in(times, ordered)):
-            found.append((file, times))
+        times = bounds(file, field)
+        if ordered and times is not None:
+            first, last = (each // HOUR_MICROSECONDS for each in times)
+            if bisect_right(ordered, last) == bisect_left(ordered, first):
+                found.append(file)
+        elif not ordered:
+            found.append(file)
     return _sum(name, field, found)
 
 
-def _sum(name: str, field: NestedField, files: Iterable[tuple[DataFile, tuple[int, int] | None]]) -> LeastRows:
-    rows = timed = 0
-    path = ""
-    bounds: list[tuple[int, int]] = []
-    for file, times in files:
-        rows += file.record_count
-        path = path or file.file_path
+def _sum(name: str, field: NestedField, files: Iterable[DataFile]) -> LeastRows:
+    least = LeastRows(name)
+    for file in files:
+        least = replace(least, rows=least.rows + file.record_count, path=least.path or file.file_path)
+        times = bounds(file, field)
         nulls = 0 if field.required else (file.null_value_counts or {}).get(field.field_id)
         if times is not None and nulls is not None:
-            timed += file.record_count - nulls
-            bounds.append(times)
-    if not bounds:
-        return LeastRows(name, rows, path=path)
-    return LeastRows(name, rows, timed, min(first for first, _ in bounds), max(last for _, last in bounds), path)
+            first, last = times if least.last < least.first else (min(times[0], least.first), max(times[1], least.last))
+            least = replace(least, timed=least.timed + file.record_count - nulls, first=first, last=last)
+    return least
 
 
-def _live_files(table: Table, snapshot: Snapshot) -> Iterator[DataFile]:
+def _undeleted_files(table: Table, snapshot: Snapshot) -> Iterator[DataFile]:
     """Yield live data files of a snapshot, at most `MOST_FILES`, without those that delete files may name rows of."""
-    manifests = snapshot.manifests(table.io)
-    deletes = []
-    for manifest in manifests:
-        if manifest.content is ManifestContent.DELETES:
-            deletes += [entry.data_file for entry in entries(manifest, table.io, discard_deleted=True)]
+    deletes = [entry.data_file for entry in live_entries(table, snapshot, ManifestContent.DELETES)]
     named = {named_data_file(delete) for delete in deletes}
     unnamed = [delete for delete in deletes if named_data_file(delete) is None]
-    everywhere = any(not delete.partition for delete in unnamed)
     partitions = {(delete.spec_id, delete.partition) for delete in unnamed}
-    left = MOST_FILES
-    for manifest in manifests:
-        if manifest.content is ManifestContent.DELETES or everywhere or not left:
-            continue
-        for entry in islice(entries(manifest, table.io, discard_deleted=True), left):
-            left -= 1
-            file = entry.data_file
-            if file.file_path not in named and (file.spec_id, file.partition) not in partitions:
-                yield file
+    if any(not delete.partition for delete in unnamed):
+        return
+    for entry in islice(live_entries(table, snapshot), MOST_FILES):
+        file = entry.data_file
+        if file.file_path not in named and (file.spec_id, file.partition) not in partitions:
+            yield file
 
 
 def _appended_files(table: Table, head: Snapshot, after: int) -> Iterator[DataFile]:
     """Yield the data files that the snapshots after one, up to the head, appended."""
-    current: Snapshot | None = head
-    while current is not None and current.snapshot_id != after:
-        if current.summary is not None and current.summary.operation is Operation.APPEND:
-            for entry in changed_entries(own_manifests(current, table.io), table.io, current.snapshot_id):
+    for snapshot in takewhile(lambda each: each.snapshot_id != after, ancestors(table, head.snapshot_id)):
+        if snapshot.summary is not None and snapshot.summary.operation is Operation.APPEND:
+            for entry in changed_entries(snapshot, table.io):
                 if entry.status is ManifestEntryStatus.ADDED and entry.data_file.content is DataFileContent.DATA:
                     yield entry.data_file
-        parent = current.parent_snapshot_id
-        current = None if parent is None else table.snapshot_by_id(parent)
-
-
-def _times(file: DataFile, field: NestedField) -> tuple[int, int] | None:
-    lower = (file.lower_bounds or {}).get(field.field_id)
-    upper = (file.upper_bounds or {}).get(field.field_id)
-    if lower is None or upper is None or not isinstance(field.field_type, PrimitiveType):
-        return None
-    return int(from_bytes(field.field_type, lower)), int(from_bytes(field.field_type, upper))
-
-
-def _are_all_in(times: tuple[int, int], hours: list[int]) -> bool:
-    """Whether each hour between two times is one of some hours, which are ascending."""
-    first, last = (each // HOUR_MICROSECONDS for each in times)
-    return _number_in(first, last, hours) == last - first + 1
-
-
-def _are_none_in(times: tuple[int, int], hours: list[int]) -> bool:
-    first, last = (each // HOUR_MICROSECONDS for each in times)
-    return _number_in(first, last, hours) == 0
-
-
-def _number_in(first: int, last: int, hours: list[int]) -> int:
-    return bisect_right(hours, last) - bisect_left(hours, first)

@@ -1,12 +1,15 @@
 """The session log, tables for people and SQL: `etl.session`, `etl.high_watermark` and `etl.quarantine`.
 
-Nothing is decided by it but one thing: a target without a state whose process has sessions was dropped or replaced. The
-truth is the state in the target's own snapshots (`state`). After its commit, a session has a row in
-`etl.session` and one for each source in `etl.high_watermark`, which comes last and so says that both are there. A row
-that is missing, because a process died, is written from the state by whoever runs the process next. The sessions of a
-whole catch-up are written in one commit.
+A session has a row in `etl.session`, then one for each source in `etl.high_watermark`, which so says that both are
+there. They are written after the commit of the target, in one commit for all sessions of a catch-up. A row that is
+missing, because a process died, is written from the state by whoever runs the target next.
 
-Of a home of the version before, which had a row for each move of a session, the last state is read from here.
+The truth is the state in the target's own snapshots (`state`). Two things are read from here by others than people: the
+number of a target's last session, and the last state of a home of the version before, which had a row for each move of
+a session.
+
+Rows are found by partition and by the bounds of `revision`, the number of a session among those of its target. Small
+files of a target are merged now and then, so that a year of sessions is a few dozen files.
 """
 
 from __future__ import annotations
@@ -14,26 +17,24 @@ from __future__ import annotations
 import json
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from datetime import datetime
-from typing import Any, Literal, cast
+from typing import Any, Literal
 
 import pyarrow as pa
-import pyarrow.compute as pc
-import pyarrow.parquet as pq
 from pydantic import TypeAdapter
 from pyiceberg.catalog import Catalog
 from pyiceberg.conversions import from_bytes
 from pyiceberg.exceptions import CommitFailedException
-from pyiceberg.expressions import And, BooleanExpression, EqualTo, GreaterThan, GreaterThanOrEqual, In
+from pyiceberg.expressions import And, BooleanExpression, EqualTo, GreaterThan, In
 from pyiceberg.io.pyarrow import schema_to_pyarrow
-from pyiceberg.manifest import DataFile, ManifestContent, ManifestFile
-from pyiceberg.table import Table, Transaction
+from pyiceberg.manifest import DataFile, ManifestContent
+from pyiceberg.table import Table
 from pyiceberg.table.update.snapshot import ExpireSnapshots
 from pyiceberg.transforms import IdentityTransform
-from pyiceberg.types import IntegerType, LongType, PrimitiveType, StringType
+from pyiceberg.types import IntegerType, LongType, StringType
 
-from lake_assets.base.hours import HOUR_FORMAT, hour_key, parse_hour
+from lake_assets.base.hours import hour_key, hour_start, parse_hour
 from lake_assets.base.recent import Recent
 from lake_assets.errors import StoredByNewerVersion
 from lake_assets.incremental.engine import iceberg, publish
@@ -48,16 +49,16 @@ from lake_assets.incremental.engine.iceberg import (
 from lake_assets.incremental.engine.model import (
     AuditResult,
     Committed,
+    DeferredHour,
     HeldHour,
     PlannedHour,
     SessionPlan,
     SessionReport,
-    SourceRange,
     Waiting,
     held_by,
 )
 from lake_assets.incremental.engine.source_changes import HOUR_MILLISECONDS, Totals, Watermark
-from lake_assets.incremental.engine.state import State
+from lake_assets.incremental.engine.state import State, source_range
 
 SESSION_COLUMNS = {
     "process_name": "string",
@@ -144,7 +145,7 @@ KEEP_SNAPSHOTS = 5
 """Snapshots of a log table that are kept for readers at work. Its rows are the history; each one slows a commit."""
 
 MERGE_FILES = 25
-"""Number of small files of a process at which they are merged, so that a lookup stays cheap."""
+"""Number of sessions of a target after which its small files are merged."""
 
 MERGE_ROWS = 1000
 """Rows from which on a file is not small any more."""
@@ -161,8 +162,10 @@ FORGETS = "starts the damaged part of the log again; the targets keep their stat
 EXTERNAL_RUN = "lake session"
 """Stands for the run in a session that another program writes."""
 
+FINISHED = ("published", "committed")
+
 Row = Mapping[str, Any]
-_PLAN: TypeAdapter[SessionPlan] = TypeAdapter(SessionPlan)
+PLAN: TypeAdapter[SessionPlan] = TypeAdapter(SessionPlan)
 _AUDITS: TypeAdapter[tuple[AuditResult, ...]] = TypeAdapter(tuple[AuditResult, ...])
 
 
@@ -185,7 +188,6 @@ class SessionRecord:
     run_id: str
     started_at: datetime
     ended_at: datetime | None = None
-    staging_number: int = 0
     staged_snapshot_id: int | None = None
     published_snapshot_id: int | None = None
     built: tuple[int, ...] = ()
@@ -202,48 +204,25 @@ class SessionRecord:
         return held_by(self.plan, self.audits)
 
     def report(self) -> SessionReport:
-        """Return the report of a committed session; counts that are not stored are 0."""
-        version = str(self.published_snapshot_id) if self.published_snapshot_id else None
+        """Return the report of a session; counts that are not stored are 0."""
+        is_blocked = self.state == "blocked"
         return SessionReport(
             plan=self.plan,
-            status="committed",
-            hours_built=self.built,
-            hours_unchanged=self.unchanged,
+            status="blocked" if is_blocked else "committed",
+            hours_built=() if is_blocked else self.built,
+            hours_unchanged=() if is_blocked else self.unchanged,
             held=self.held,
             staged_snapshot_id=self.staged_snapshot_id,
             published_snapshot_id=self.published_snapshot_id,
             rows_read=self.rows_read,
             rows_written=self.rows_written,
             audits=self.audits,
-            data_version=version,
+            data_version=str(self.published_snapshot_id) if self.published_snapshot_id else None,
         )
 
 
-@dataclass(frozen=True)
-class Before:
-    """The state of a process that the version before left in the log.
-
-    Attributes:
-        committed: What is built, and what waits.
-        watermarks: Source → the snapshot up to which it is read.
-        uuid: The UUID of the target; None in a log of a still older version.
-        snapshot_id: The snapshot of the target up to which every row is the sessions'; None for an empty target.
-        sequence_number: Of that snapshot.
-        opened: The session that another program writes, or has published; None if there is none.
-        is_published: Whether it is published. Then its watermarks are not moved yet.
-    """
-
-    committed: Committed
-    watermarks: Mapping[str, Watermark]
-    uuid: str | None
-    snapshot_id: int | None
-    sequence_number: int
-    opened: SessionRecord | None = None
-    is_published: bool = False
-
-
 class SessionLog:
-    """Writes and reads the log. One log serves all processes of a catalog."""
+    """Writes and reads the log. One log serves all targets of a catalog."""
 
     def __init__(self, catalog: Catalog) -> None:
         self.catalog = catalog
@@ -259,75 +238,107 @@ class SessionLog:
             return
         self._unwritten.append((record, state))
         if not self._is_batch:
-            self.flush()
+            self._flush()
 
     @contextmanager
     def batch(self) -> Iterator[None]:
-        """Write the sessions of the block in one commit at its end, or before the next session of the same process."""
+        """Write the sessions of the block in one commit at its end, or before the next session of the same target."""
         self._is_batch = True
         try:
             yield
         finally:
             self._is_batch = False
-            self.flush()
+            self._flush()
 
-    def flush(self, process: str | None = None) -> None:
-        """Write what is not written yet; if a process is named, only if there is a session of it."""
-        if process is not None and all(state.process != process for _, state in self._unwritten):
+    def complete(self, state: State) -> None:
+        """Write the session of a state, if the process that committed it died before it had."""
+        self._flush(state.process)
+        if state.n and state.log and self._newest(self.watermarks, state.process) < state.n:
+            self.add(record_of(state), state)
+
+    def _flush(self, process: str | None = None) -> None:
+        """Write what is not written yet; if a target is named, only if there is a session of it."""
+        if process is None or any(state.process == process for _, state in self._unwritten):
+            written, self._unwritten = self._unwritten, []
+            self._append(self.sessions, [session_row(record) for record, _ in written])
+            self._append(self.watermarks, [row for _, state in written for row in _watermark_rows(state)])
+
+    def _append(self, name: str, rows: Sequence[Row]) -> None:
+        """Append those of some rows that the table lacks, in one commit."""
+        if not rows:
             return
-        written, self._unwritten = self._unwritten, []
-        self._append(self.sessions, [session_row(record) for record, _ in written])
-        self._append(self.watermarks, [row for _, state in written for row in _watermark_rows(state)])
+        numbers: dict[str, int] = {}
+        for row in rows:
+            numbers[row["process_name"]] = row["revision"]
+        with naming_damaged_file(self.catalog, name, repair=FORGETS):
+            for attempt in iceberg.retrying(seconds=COMMIT_SECONDS):
+                with attempt:
+                    table = _upgraded(self.catalog, name)
+                    lacking = _lacking(table, rows)
+                    if not lacking:
+                        return
+                    with OneCopyTransaction(table) as transaction:
+                        transaction.append(_arrow_rows(table, lacking))
+                        # Those that a branch or a tag refers to stay.
+                        snapshots = sorted(table.metadata.snapshots, key=lambda each: each.sequence_number or 0)
+                        kept = {ref.snapshot_id for ref in table.metadata.refs.values()}
+                        if len(snapshots) > 2 * KEEP_SNAPSHOTS:
+                            old = [each.snapshot_id for each in snapshots[:-KEEP_SNAPSHOTS]]
+                            ExpireSnapshots(transaction).by_ids([each for each in old if each not in kept]).commit()
+            for process, number in numbers.items():
+                if number % MERGE_FILES == 0:
+                    with suppress(CommitFailedException):  # if another commit comes first now, a later one merges
+                        _merge_small_files(iceberg.load(self.catalog, name), process)
+
+    # What others than people read
 
     def numbers(self, process: str) -> tuple[int, int]:
-        """Return the numbers of the newest session of a process, and of the newest one that was committed; 0 for none.
+        """Return the numbers of the newest session of a target, and of the newest one that was committed; 0 for none.
 
         Raises:
             StoredByNewerVersion: A later version has changed the tables.
             TableDamaged: A file of the log cannot be read.
         """
         unwritten = [state.n for _, state in self._unwritten if state.process == process]
-        found = []
-        for name in (self.sessions, self.watermarks):
-            table = self._table(name)
-            with naming_damaged_file(self.catalog, name, repair=FORGETS):
-                found.append(max([0, *unwritten, *([_ProcessRows(table, process).revision] if table else [])]))
-        return max(found), found[1]
+        committed = max([self._newest(self.watermarks, process), *unwritten])
+        return max(self._newest(self.sessions, process), committed), committed
 
-    def complete(self, state: State) -> None:
-        """Write the session of a state, if the process that committed it died before it had."""
-        self.flush(state.process)
-        if state.n == 0 or not state.log:
-            return
-        table = self._table(self.watermarks)
-        if table is not None and _ProcessRows(table, state.process).revision >= state.n:
-            return
-        self.add(record_of(state), state)
-
-    def before(self, process: str) -> Before | None:
-        """Return the state that the version before left; None if the process has none, or has a newer one."""
-        marks = self._newest_rows(self.watermarks, process)
-        if not marks:
-            return None
-        metadata = json.loads(marks[0]["metadata"])
+    def before(self, process: str) -> State | None:
+        """Return the state that the version before left; None if there is none, or this version has gone on from it."""
+        rows = self._newest_rows(self.watermarks, process)
+        metadata = json.loads(rows[0]["metadata"]) if rows else {"n": 0}
         if "n" in metadata:
             return None
-        sessions = self._newest_rows(self.sessions, process)
-        newest = _session_record(sessions[0]) if sessions else None
-        if newest is not None and (newest.run_id != EXTERNAL_RUN or newest.state not in ("planned", "published")):
-            newest = None
-        return Before(
+        return State(
+            process=process,
+            uuid=rows[0].get("target_uuid"),
+            watermarks={row["source"]: _watermark(row) for row in rows},
             committed=_committed_before(metadata),
-            watermarks={row["source"]: _watermark(row) for row in marks},
-            uuid=marks[0].get("target_uuid"),
-            snapshot_id=marks[0].get("target_snapshot_id") or metadata.get("published_snapshot_id"),
-            sequence_number=marks[0].get("target_sequence_number") or 0,
-            opened=newest,
-            is_published=newest is not None and newest.state == "published",
+            snapshot_id=rows[0].get("target_snapshot_id") or metadata.get("published_snapshot_id"),
+            sequence_number=rows[0].get("target_sequence_number") or 0,
         )
 
+    def opened_before(self, process: str) -> SessionRecord | None:
+        """Return the session that another program writes, or has published, of a home of the version before."""
+        rows = self._newest_rows(self.sessions, process) if self.before(process) is not None else []
+        newest = _session_record(rows[0]) if rows else None
+        is_open = newest is not None and newest.run_id == EXTERNAL_RUN and newest.state in ("planned", "published")
+        return newest if is_open else None
+
+    def _newest_rows(self, name: str, process: str) -> list[dict[str, Any]]:
+        number = self._newest(name, process)
+        return self._rows(name, process, EqualTo("revision", number)) if number else []  # type: ignore[call-arg, arg-type]
+
+    def _newest(self, name: str, process: str) -> int:
+        """Return the newest number of a target in a table of the log; 0 without rows. Opens no data file."""
+        with naming_damaged_file(self.catalog, name, repair=FORGETS):
+            table = iceberg.find(self.catalog, name)
+            return 0 if table is None else _newest_number(table, process)
+
+    # What people read
+
     def history(self, process: str, *, newest: int | None = None) -> list[SessionRecord]:
-        """Return sessions of a process, oldest first.
+        """Return sessions of a target, oldest first.
 
         Args:
             newest: How many sessions to return: the last ones. None for all. Only the end of the log is read.
@@ -335,20 +346,15 @@ class SessionLog:
         Raises:
             TableDamaged: A file of the log cannot be read.
         """
-        self.flush(process)
-        table = self._table(self.sessions)
-        if table is None:
-            return []
-        with naming_damaged_file(self.catalog, self.sessions, repair=FORGETS):
-            last = _ProcessRows(table, process).revision
-            span = last if newest is None else newest * MOVES
-            while True:
-                first = max(0, last - span)
-                found = _newest_states(_scan(table, process, GreaterThan("revision", first)))  # type: ignore[call-arg, arg-type]
-                if first == 0 or (newest is not None and len(found) >= newest):
-                    break
-                span *= 4
-        return [_session_record(row) for row in found[-(newest or len(found)) :]] if found else []
+        self._flush(process)
+        last = self._newest(self.sessions, process)
+        span = last if newest is None else newest * MOVES
+        while True:
+            first = max(0, last - span)
+            found = self._sessions(process, GreaterThan("revision", first))  # type: ignore[call-arg, arg-type]
+            if first == 0 or (newest is not None and len(found) >= newest):
+                return [_session_record(row) for row in found[-newest if newest else None :]]
+            span *= 4
 
     def builds(self, process: str, hour: int) -> list[SessionRecord]:
         """Return the sessions whose published rows are, or were, those of an hour, oldest first.
@@ -356,27 +362,43 @@ class SessionLog:
         Raises:
             TableDamaged: A file of the log cannot be read.
         """
-        self.flush(process)
-        key = hour_key(hour)
-        table = self._table(self.sessions)
-        if table is None:
-            return []
+        self._flush(process)
         columns = ("session_id", "revision", "state", "started_at", "built_hours")
-        with naming_damaged_file(self.catalog, self.sessions, repair=FORGETS):
-            all_states = _newest_states(_scan(table, process, GreaterThan("revision", 0), columns))  # type: ignore[call-arg, arg-type]
-            built = {
-                row["revision"]
-                for row in all_states
-                if row["state"] in ("published", "committed") and key in json.loads(row["built_hours"])
-            }
-            found = _newest_states(_scan(table, process, In("revision", built)))  # type: ignore[call-arg, arg-type]
-        return [_session_record(row) for row in found if row["state"] in ("published", "committed")]
+        sessions = self._sessions(process, GreaterThan("revision", 0), columns)  # type: ignore[call-arg, arg-type]
+        built = {row["revision"] for row in sessions if hour_key(hour) in json.loads(row["built_hours"])}
+        found = self._sessions(process, In("revision", built))  # type: ignore[call-arg, arg-type]
+        return [_session_record(row) for row in found if row["state"] in FINISHED]
+
+    def _sessions(
+        self, process: str, which: BooleanExpression, columns: Collection[str] = ("*",)
+    ) -> list[dict[str, Any]]:
+        """Return the last row of each session, oldest session first. A stopped one may run again under its number."""
+        rows = self._rows(self.sessions, process, which, columns)
+        rows.sort(key=lambda row: (row["revision"], row["state"] == "committed", row["started_at"]))
+        last: dict[str, dict[str, Any]] = {}
+        for row in rows:
+            last.pop(row["session_id"], None)
+            last[row["session_id"]] = row
+        return list(last.values())
+
+    def _rows(
+        self, name: str, process: str, which: BooleanExpression, columns: Collection[str] = ("*",)
+    ) -> list[dict[str, Any]]:
+        with naming_damaged_file(self.catalog, name, repair=FORGETS):
+            table = iceberg.find(self.catalog, name)
+            if table is None:
+                return []
+            check_format(table)
+            scan = table.scan(And(_equal("process_name", process), which), selected_fields=tuple(columns))
+            found: list[dict[str, Any]] = scan.to_arrow().to_pylist()
+            return found
+
+    # Quarantine
 
     def quarantine(self, target: str, rows: Sequence[Row]) -> int:
         """Add rows to the quarantine of a target, unless it has them already.
 
         Args:
-            target: The target.
             rows: Each with source, row_hash, session_id, reason and row; all strings.
 
         Returns:
@@ -384,48 +406,18 @@ class SessionLog:
         """
         if not rows:
             return 0
+        new: dict[tuple[str, str], Row] = {}
         for attempt in iceberg.retrying(seconds=COMMIT_SECONDS):
             with attempt:
                 table = iceberg.load(self.catalog, QUARANTINE)
-                added = _not_quarantined(table, target, rows)
-                if added:
-                    table.append(_arrow_rows(table, added))
-                return len(added)
-        raise AssertionError("unreachable: the last attempt returns or raises")
-
-    def _table(self, name: str) -> Table | None:
-        with naming_damaged_file(self.catalog, name, repair=FORGETS):
-            table = iceberg.find(self.catalog, name)
-        if table is not None:
-            check_format(table)
-        return table
-
-    def _newest_rows(self, name: str, process: str) -> list[dict[str, Any]]:
-        table = self._table(name)
-        if table is None:
-            return []
-        with naming_damaged_file(self.catalog, name, repair=FORGETS):
-            return _ProcessRows(table, process).newest()
-
-    def _append(self, name: str, rows: Sequence[Row]) -> None:
-        """Append rows of any processes in one commit, those that the table lacks."""
-        if not rows:
-            return
-        with naming_damaged_file(self.catalog, name, repair=FORGETS):
-            for attempt in iceberg.retrying(seconds=COMMIT_SECONDS):
-                with attempt:
-                    table = _prepared(self.catalog, name)
-                    known = {row["process_name"]: _ProcessRows(table, row["process_name"]) for row in rows}
-                    lacking = [row for row in rows if known[row["process_name"]].lacks(row)]
-                    if not lacking:
-                        return
-                    with OneCopyTransaction(table) as transaction:
-                        transaction.append(_arrow_rows(table, lacking))
-                        _expire_old_snapshots(transaction, table)
-            # If another commit comes first now, a later one merges the files.
-            with suppress(CommitFailedException):
-                for process in known:
-                    _ProcessRows(iceberg.load(self.catalog, name), process).merge_small_files()
+                new = {(row["source"], row["row_hash"]): {"target": target, **row} for row in rows}
+                hashes = {row["row_hash"] for row in rows}
+                candidates = And(_equal("target", target), In("row_hash", hashes))  # type: ignore[call-arg, arg-type]
+                for row in table.scan(candidates, selected_fields=("source", "row_hash")).to_arrow().to_pylist():
+                    new.pop((row["source"], row["row_hash"]), None)
+                if new:
+                    table.append(_arrow_rows(table, new.values()))
+        return len(new)
 
 
 def create_tables(catalog: Catalog) -> list[str]:
@@ -456,35 +448,27 @@ def check_format(table: Table) -> None:
         raise StoredByNewerVersion(f"The table {name} of the session log", found=found, readable=FORMAT)
 
 
+# Rows
+
+
 def record_of(state: State) -> SessionRecord:
-    """Return what a state and its snapshot tell of the session that left it; audits and its end are not known."""
+    """Return what a state and its snapshot say of the session that left it; audits and its end are not known."""
     log, table = state.log, state.table
     snapshot = table.snapshot_by_id(state.snapshot_id) if table is not None and state.snapshot_id else None
-    rows = publish.rows_added(snapshot) if snapshot is not None else 0
-    unchanged = _in_ranges(log["unchanged"])
-    hours = _in_ranges(log["hours"])
-    ranges_read = []
+    hours, unchanged = (
+        tuple(hour for first, last in log[name] or () for hour in range(first, last + 1))
+        for name in ("hours", "unchanged")
+    )
+    sources = []
     for name, mark in state.watermarks.items():
-        began = log["from"].get(name, (None, 0, 0))
-        ranges_read.append(
-            SourceRange(
-                source=name,
-                table_uuid=mark.table_uuid,
-                from_snapshot_id=began[0],
-                to_snapshot_id=mark.snapshot_id,
-                to_sequence_number=mark.sequence_number,
-                to_timestamp_ms=mark.timestamp_ms,
-                complete_through=mark.complete_through,
-                totals=mark.totals,
-                last_hour=mark.last_hour,
-            )
-        )
+        since, *_ = log["from"].get(name, [None])
+        sources.append(source_range(mark, since))
     plan = SessionPlan(
         process=state.process,
         session_id=state.session_id,
         kind=log["kind"],
         load=log["load"],
-        sources=tuple(ranges_read),
+        sources=tuple(sources),
         hours=tuple(PlannedHour(hour, log["why"]) for hour in hours),
         pending=tuple(sorted(state.committed.pending)),
         skipped=tuple(sorted(state.committed.skipped)),
@@ -504,41 +488,19 @@ def record_of(state: State) -> SessionRecord:
         built=built,
         unchanged=unchanged,
         rows_read=log["read"],
-        rows_written=rows,
+        rows_written=publish.rows_added(snapshot) if snapshot is not None else 0,
     )
-
-
-def _in_ranges(spans: Iterable[Sequence[int]] | None) -> tuple[int, ...]:
-    return tuple(hour for first, last in spans or () for hour in range(first, last + 1))
-
-
-def _prepared(catalog: Catalog, name: str) -> Table:
-    """Load a log table; add the columns that one of an older version lacks, and mark its format."""
-    table = iceberg.load(catalog, name)
-    check_format(table)
-    wanted = SESSION_COLUMNS if name == session_table(catalog) else WATERMARK_COLUMNS
-    missing = wanted.keys() - set(table.schema().column_names)
-    if not missing and table.properties.get(FORMAT_PROPERTY) == str(FORMAT):
-        return table
-    types = {"int": IntegerType(), "long": LongType(), "string": StringType()}
-    with table.transaction() as transaction:
-        if missing:
-            with transaction.update_schema() as update:
-                for column, iceberg_type in wanted.items():
-                    if column in missing:
-                        update.add_column(column, types[iceberg_type])
-        transaction.set_properties({FORMAT_PROPERTY: str(FORMAT)})
-    return iceberg.load(catalog, name)
-
-
-# Rows
 
 
 def session_row(record: SessionRecord) -> dict[str, Any]:
     """Return a session as a row of `etl.session`."""
     plan = record.plan
-    first, last = plan.envelope or (None, None)
-    hours = [{"hour": hour_key(planned.hour), "reason": planned.reason} for planned in plan.hours]
+    events: list[datetime | None] = [hour_start(hour) for hour in plan.envelope or ()]
+    first, last = events or (None, None)
+    landings: list[tuple[Any, Any]] = [*plan.landings()]
+    (from_landing_date, from_landing_hour) = min(landings, default=(None, None))
+    (to_landing_date, to_landing_hour) = max(landings, default=(None, None))
+    from_processing, to_processing = _processing_hours(plan)
     return {
         "process_name": plan.process,
         "session_id": plan.session_id,
@@ -549,41 +511,58 @@ def session_row(record: SessionRecord) -> dict[str, Any]:
         "load": plan.load,
         "sources": json.dumps([asdict(source) for source in plan.sources]),
         "processing_uris": json.dumps(list(plan.processing_uris)),
-        **_date_and_hour("from_event", first),
-        **_date_and_hour("to_event", last),
-        **_landing_columns(plan),
-        **_processing_columns(plan),
-        "hours": json.dumps(hours),
-        "built_hours": _hours_as_json(record.built),
-        "pending_hours": _hours_as_json(plan.pending),
-        "skipped_hours": _hours_as_json(plan.skipped),
-        "unchanged_hours": _hours_as_json(record.unchanged),
-        "held_hours": json.dumps(_held_as_json(record.held)),
-        "complete_through": _optional_key(plan.complete_through),
+        "from_event_date": first and first.date().isoformat(),
+        "from_event_hour": first and first.hour,
+        "to_event_date": last and last.date().isoformat(),
+        "to_event_hour": last and last.hour,
+        "from_landing_date": from_landing_date,
+        "from_landing_hour": from_landing_hour,
+        "to_landing_date": to_landing_date,
+        "to_landing_hour": to_landing_hour,
+        "hours": json.dumps([{"hour": hour_key(planned.hour), "reason": planned.reason} for planned in plan.hours]),
+        "built_hours": json.dumps(_keys(record.built)),
+        "pending_hours": json.dumps(_keys(plan.pending)),
+        "skipped_hours": json.dumps(_keys(plan.skipped)),
+        "unchanged_hours": json.dumps(_keys(record.unchanged)),
+        "held_hours": json.dumps([_with_key(held) for held in record.held]),
+        "complete_through": _key(plan.complete_through),
         "rows_read": record.rows_read,
         "rows_written": record.rows_written,
         "audits": _AUDITS.dump_json(record.audits).decode(),
-        "staging_number": record.staging_number,
+        "staging_number": 0,
         "staged_snapshot_id": record.staged_snapshot_id,
         "published_snapshot_id": record.published_snapshot_id,
         "run_id": record.run_id,
         "code_version": plan.code_version,
         "started_at": record.started_at,
         "ended_at": record.ended_at,
-        "plan": _PLAN.dump_json(plan).decode(),
+        "plan": PLAN.dump_json(plan).decode(),
+        "from_processing_date": from_processing and from_processing.date().isoformat(),
+        "from_processing_hour": from_processing and from_processing.hour,
+        "to_processing_date": to_processing and to_processing.date().isoformat(),
+        "to_processing_hour": to_processing and to_processing.hour,
     }
+
+
+def _processing_hours(plan: SessionPlan) -> tuple[datetime | None, datetime | None]:
+    """Return the hours in which the first and the last new snapshot of the sources was committed."""
+    new = [each for each in plan.sources if each.from_snapshot_id != each.to_snapshot_id]
+    began = [each.from_timestamp_ms for each in new if each.from_timestamp_ms is not None]
+    # What is read from the beginning of a table may be of any time before its head.
+    first = hour_start(min(began) // HOUR_MILLISECONDS) if began and len(began) == len(new) else None
+    last = hour_start(max(each.to_timestamp_ms for each in new) // HOUR_MILLISECONDS) if new else None
+    return first, last
 
 
 def _session_record(row: Row) -> SessionRecord:
     return SessionRecord(
-        plan=_PLAN.validate_json(row["plan"]),
+        plan=PLAN.validate_json(row["plan"]),
         state=row["state"],
         revision=row["revision"],
         pattern_id=row["etl_pattern_id"],
         run_id=row["run_id"],
         started_at=row["started_at"],
         ended_at=row["ended_at"],
-        staging_number=row["staging_number"],
         staged_snapshot_id=row["staged_snapshot_id"],
         published_snapshot_id=row["published_snapshot_id"],
         built=tuple(map(parse_hour, json.loads(row["built_hours"]))),
@@ -594,57 +573,26 @@ def _session_record(row: Row) -> SessionRecord:
     )
 
 
-def _landing_columns(plan: SessionPlan) -> dict[str, Any]:
-    """Return the first and the last landing hour of the partitions that a session reads."""
-    landings = plan.landings()
-    first = min(landings, default=(None, None))
-    last = max(landings, default=(None, None))
-    return {
-        "from_landing_date": first[0],
-        "from_landing_hour": first[1],
-        "to_landing_date": last[0],
-        "to_landing_hour": last[1],
-    }
-
-
-def _processing_columns(plan: SessionPlan) -> dict[str, Any]:
-    """Return the hours in which the first and the last new snapshot of the sources was committed."""
-    new = [each for each in plan.sources if each.from_snapshot_id != each.to_snapshot_id]
-    began = [each.from_timestamp_ms for each in new]
-    # What is read from the beginning of a table may be of any time before its head.
-    first = min((ms for ms in began if ms is not None), default=None) if None not in began else None
-    last = max((each.to_timestamp_ms for each in new), default=None)
-    hours = [None if ms is None else ms // HOUR_MILLISECONDS for ms in (first, last)]
-    return _date_and_hour("from_processing", hours[0]) | _date_and_hour("to_processing", hours[1])
-
-
-def _date_and_hour(prefix: str, hour: int | None) -> dict[str, Any]:
-    if hour is None:
-        return {f"{prefix}_date": None, f"{prefix}_hour": None}
-    moment = datetime.strptime(hour_key(hour), HOUR_FORMAT)
-    return {f"{prefix}_date": moment.date().isoformat(), f"{prefix}_hour": moment.hour}
-
-
 def _watermark_rows(state: State) -> list[dict[str, Any]]:
     """Return the rows of `etl.high_watermark` after a session, one for each source."""
     committed = state.committed
     shared = {
         "n": state.n,
-        "pending": _hour_keys(committed.pending),
-        "skipped": _hour_keys(committed.skipped),
-        "last_built": _optional_key(committed.last_built),
-        "complete_through": _optional_key(committed.complete_through),
+        "pending": _keys(committed.pending),
+        "skipped": _keys(committed.skipped),
+        "last_built": _key(committed.last_built),
+        "complete_through": _key(committed.complete_through),
         "code_version": committed.code_version,
         "published_snapshot_id": state.snapshot_id,
-        "held": _held_as_json(committed.held),
-        "following": _hour_keys(committed.following),
+        "held": [_with_key(held) for held in committed.held],
+        "following": _keys(committed.following),
         "chunk_hours": committed.chunk_hours,
-        "deferred": [{**asdict(each), "hour": hour_key(each.hour)} for each in committed.deferred],
+        "deferred": [_with_key(late) for late in committed.deferred],
     }
     rows = []
     for name, mark in state.watermarks.items():
         before = state.log["from"].get(name, (None, None, None))
-        own = {"totals": asdict(mark.totals) if mark.totals else None, "last_hour": _optional_key(mark.last_hour)}
+        own = {"totals": asdict(mark.totals) if mark.totals else None, "last_hour": _key(mark.last_hour)}
         row = {
             "process_name": state.process,
             "source": name,
@@ -656,7 +604,7 @@ def _watermark_rows(state: State) -> list[dict[str, Any]]:
             "previous_snapshot_timestamp_ms": before[2] if before[0] else None,
             "sequence_number": mark.sequence_number,
             "snapshot_timestamp_ms": mark.timestamp_ms,
-            "complete_through": _optional_key(mark.complete_through),
+            "complete_through": _key(mark.complete_through),
             "session_id": state.session_id,
             "metadata": json.dumps({**shared, **own}),
             "target_uuid": state.uuid,
@@ -676,9 +624,9 @@ def _watermark(row: Row) -> Watermark:
         snapshot_id=row["latest_snapshot_id"],
         sequence_number=row["sequence_number"],
         timestamp_ms=row["snapshot_timestamp_ms"],
-        complete_through=_parse_optional(row["complete_through"]),
+        complete_through=_hour(row["complete_through"]),
         totals=Totals(**totals) if totals else None,
-        last_hour=_parse_optional(metadata.get("last_hour")),
+        last_hour=_hour(metadata.get("last_hour")),
     )
 
 
@@ -697,8 +645,8 @@ def _committed_before(metadata: Mapping[str, Any]) -> Committed:
         hour = parse_hour(held["hour"])
         kind: Literal["retry", "held"] = "retry" if hour in waiting else "held"
         waiting[hour] = Waiting(kind, held["why"], 0, held["session_id"], held.get("code_version", ""))
-    last_built = _parse_optional(metadata["last_built"])
-    uniform_from = _parse_optional(metadata.get("uniform_from"))
+    last_built = _hour(metadata["last_built"])
+    uniform_from = _hour(metadata.get("uniform_from"))
     older: tuple[tuple[int, int, str], ...] = ()
     if last_built is not None and uniform_from is None:
         older = ((0, last_built, ""),)
@@ -707,7 +655,7 @@ def _committed_before(metadata: Mapping[str, Any]) -> Committed:
     return Committed(
         waiting=dict(sorted(waiting.items())),
         last_built=last_built,
-        complete_through=_parse_optional(metadata["complete_through"]),
+        complete_through=_hour(metadata["complete_through"]),
         code_version=metadata.get("code_version", ""),
         older=older,
         span=None if last_built is None else (0, last_built),
@@ -715,165 +663,111 @@ def _committed_before(metadata: Mapping[str, Any]) -> Committed:
     )
 
 
-def _held_as_json(held: Iterable[HeldHour]) -> list[dict[str, Any]]:
-    return [{**asdict(each), "hour": hour_key(each.hour)} for each in held]
-
-
-def _hour_keys(hours: Iterable[int]) -> list[str]:
+def _keys(hours: Iterable[int]) -> list[str]:
     return [hour_key(hour) for hour in sorted(hours)]
 
 
-def _hours_as_json(hours: Iterable[int]) -> str:
-    return json.dumps([hour_key(hour) for hour in hours])
-
-
-def _optional_key(hour: int | None) -> str | None:
+def _key(hour: int | None) -> str | None:
     return None if hour is None else hour_key(hour)
 
 
-def _parse_optional(key: str | None) -> int | None:
+def _hour(key: str | None) -> int | None:
     return None if key is None else parse_hour(key, where="A stored hour")
 
 
-# Files
+def _with_key(hour: HeldHour | DeferredHour) -> dict[str, Any]:
+    return {**asdict(hour), "hour": hour_key(hour.hour)}
 
 
-@dataclass(frozen=True)
-class _LogFile:
-    """One data file of a log table; first and last are the bounds of its revisions, None if it does not tell."""
-
-    path: str
-    rows: int
-    first: int | None
-    last: int | None
+# Tables
 
 
-@dataclass
-class _KnownFiles:
-    """The files of one log table, of its newest state that was read. Manifests never change: each is read once."""
+def _upgraded(catalog: Catalog, name: str) -> Table:
+    """Load a log table; add the columns that one of an older version lacks, and mark its format."""
+    table = iceberg.load(catalog, name)
+    check_format(table)
+    wanted = SESSION_COLUMNS if name == session_table(catalog) else WATERMARK_COLUMNS
+    missing = [column for column in wanted if column not in table.schema().column_names]
+    if not missing and table.properties.get(FORMAT_PROPERTY) == str(FORMAT):
+        return table
+    types = {"int": IntegerType(), "long": LongType(), "string": StringType()}
+    with table.transaction() as transaction:
+        if missing:
+            with transaction.update_schema() as update:
+                for column in missing:
+                    update.add_column(column, types[wanted[column]])
+        transaction.set_properties({FORMAT_PROPERTY: str(FORMAT)})
+    return iceberg.load(catalog, name)
 
-    location: str = ""
-    by_process: Mapping[str, Sequence[_LogFile]] | None = None
-    by_manifest: Mapping[str, Sequence[tuple[str, _LogFile]]] = field(default_factory=dict)
+
+_numbers_of: Recent[str, Mapping[str, int]] = Recent(1024)
+"""Manifest, or list of manifests → target → the highest number in its files. Neither ever changes."""
 
 
-_known_files: Recent[str, _KnownFiles] = Recent(8)
-_known_rows: Recent[tuple[str, int, str, int], tuple[dict[str, Any], ...]] = Recent(4096)
+def _newest_number(table: Table, process: str) -> int:
+    """Return the newest number of a target, by the bounds of the files; 0 without rows.
 
-
-def _files_by_process(table: Table) -> Mapping[str, Sequence[_LogFile]] | None:
-    """Return process → its data files; None if another program has rewritten the table in a form of its own."""
-    uuid = str(table.metadata.table_uuid)
-    known = _known_files.find(uuid) or _KnownFiles()
-    if known.location == table.metadata_location:
-        return known.by_process
+    If another program has rewritten the table in a form of its own, the rows are read.
+    """
+    check_format(table)
     snapshot = table.current_snapshot()
-    manifests = snapshot.manifests(table.io) if snapshot else []
-    found = _KnownFiles(table.metadata_location)
-    if all(each.content is ManifestContent.DATA and each.partition_spec_id == 0 for each in manifests):
-        by_process: dict[str, list[_LogFile]] = {}
-        by_manifest: dict[str, Sequence[tuple[str, _LogFile]]] = {}
-        for manifest in manifests:
-            path = manifest.manifest_path
-            by_manifest[path] = known.by_manifest.get(path) or _files(table, manifest)
-            for process, file in by_manifest[path]:
-                by_process.setdefault(process, []).append(file)
-        found = _KnownFiles(table.metadata_location, by_process, by_manifest)
-    _known_files.keep(uuid, found)
-    return found.by_process
+    if snapshot is None:
+        return 0
+    newest = _numbers_of.find(snapshot.manifest_list)
+    if newest is None:
+        found: dict[str, int] = {}
+        for manifest in snapshot.manifests(table.io):
+            if manifest.content is not ManifestContent.DATA:
+                continue
+            of_manifest = _numbers_of.find(manifest.manifest_path)
+            if of_manifest is None:
+                numbers: dict[str, int] = {}
+                for entry in entries(manifest, table.io, discard_deleted=True):
+                    number = _highest_in(table, entry.data_file)
+                    if number is None or manifest.partition_spec_id != 0:
+                        rows = table.scan(_equal("process_name", process), selected_fields=("revision",)).to_arrow()
+                        return max(rows["revision"].to_pylist(), default=0)
+                    name = entry.data_file.partition[0]
+                    numbers[name] = max(number, numbers.get(name, 0))
+                of_manifest = numbers
+                _numbers_of.keep(manifest.manifest_path, numbers)
+            for name, number in of_manifest.items():
+                found[name] = max(number, found.get(name, 0))
+        newest = found
+        _numbers_of.keep(snapshot.manifest_list, found)
+    return newest.get(process, 0)
 
 
-def _files(table: Table, manifest: ManifestFile) -> list[tuple[str, _LogFile]]:
-    found = []
-    for entry in entries(manifest, table.io, discard_deleted=True):
-        file = entry.data_file
-        first, last = _revision(table, file, "lower_bounds"), _revision(table, file, "upper_bounds")
-        found.append((file.partition[0], _LogFile(file.file_path, file.record_count, first, last)))
-    return found
+def _highest_in(table: Table, file: DataFile) -> int | None:
+    encoded = (file.upper_bounds or {}).get(table.schema().find_field("revision").field_id)
+    return None if encoded is None else int(from_bytes(LongType(), encoded))
 
 
-def _revision(table: Table, file: DataFile, bounds: str) -> int | None:
-    column = table.schema().find_field("revision")
-    encoded = (getattr(file, bounds) or {}).get(column.field_id)
-    return None if encoded is None else cast("int", from_bytes(cast("PrimitiveType", column.field_type), encoded))
-
-
-class _ProcessRows:
-    """The rows of one process in one state of a log table. File bounds locate them: a lookup opens at most one file."""
-
-    def __init__(self, table: Table, process: str) -> None:
-        self.table = table
-        self.process = process
-        files = _files_by_process(table)
-        self._files = files.get(process, ()) if files else ()
-        self._has_bounds = files is not None and all(file.last is not None for file in self._files)
-
-    @property
-    def revision(self) -> int:
-        """The newest revision; 0 without rows."""
-        if self._has_bounds:
-            return max((file.last or 0 for file in self._files), default=0)
-        rows = _scan(self.table, self.process, GreaterThan("revision", 0), ("revision",))  # type: ignore[call-arg, arg-type]
-        return max((row["revision"] for row in rows.to_pylist()), default=0)
-
-    def newest(self) -> list[dict[str, Any]]:
-        """Return the rows of the newest revision."""
-        revision = self.revision
-        if revision == 0:
-            return []
-        if not self._has_bounds:
-            found = _scan(self.table, self.process, EqualTo("revision", revision))  # type: ignore[call-arg, arg-type]
-            return cast("list[dict[str, Any]]", found.to_pylist())
-        paths = [file.path for file in self._files if (file.first or 0) <= revision <= (file.last or 0)]
-        return [dict(row) for path in paths for row in self._rows_in(path, revision)]
-
-    def _rows_in(self, path: str, revision: int) -> tuple[dict[str, Any], ...]:
-        stored = self.table.io.new_input(path)
-        # Its size shows whether a file that was read before is gone, or damaged since.
-        key = (path, len(stored), self.process, revision)
-        rows = _known_rows.find(key)
-        if rows is None:
-            of_process = (pc.field("process_name") == self.process) & (pc.field("revision") == revision)
-            with stored.open() as opened:
-                rows = tuple(pq.read_table(opened, filters=of_process).to_pylist())
-            _known_rows.keep(key, rows, weight=1 + len(rows))
-        return rows
-
-    def lacks(self, row: Row) -> bool:
-        """Return whether the log has not got a row of a session yet. Earlier sessions were written before it."""
-        if row["revision"] != self.revision:
-            return bool(row["revision"] > self.revision)
-        names = ("session_id", "state") if "state" in row else ("source",)
-        wanted = tuple(row[name] for name in names)
-        return all(tuple(stored[name] for name in names) != wanted for stored in self.newest())
-
-    def merge_small_files(self) -> None:
-        """Rewrite the newest files as one if they are many. No row changes; a large file is not rewritten again."""
-        small = [file for file in self._files if file.rows < MERGE_ROWS]
-        if len(small) < MERGE_FILES:
-            return
-        first_revision = min(file.first or 0 for file in small)
-        newer = GreaterThanOrEqual("revision", first_revision)  # type: ignore[call-arg, arg-type]
-        rows = And(_equal("process_name", self.process), newer)
-        merged = self.table.scan(rows).to_arrow()
-        self.table.overwrite(merged, overwrite_filter=rows)
-
-
-def _scan(table: Table, process: str, rows: BooleanExpression, columns: Collection[str] = ("*",)) -> pa.Table:
-    of_process = And(_equal("process_name", process), rows)
-    return table.scan(of_process, selected_fields=tuple(columns)).to_arrow()
-
-
-def _newest_states(rows: pa.Table) -> list[dict[str, Any]]:
-    """Return the last row of each session, oldest session first. A blocked one may be run again under its number."""
-    newest: dict[str, dict[str, Any]] = {}
-    in_order = sorted(
-        rows.to_pylist(), key=lambda row: (row["revision"], row["state"] == "committed", row["started_at"])
+def _lacking(table: Table, rows: Sequence[Row]) -> list[Row]:
+    """Return those of some rows that a table of the log has not got yet."""
+    own = "state" if "state" in table.schema().column_names else "source"
+    key = ("process_name", "revision", "session_id", own)
+    older = [row for row in rows if row["revision"] <= _newest_number(table, row["process_name"])]
+    if not older:
+        return list(rows)
+    same = And(
+        In("process_name", {row["process_name"] for row in older}),  # type: ignore[call-arg, arg-type]
+        In("revision", {row["revision"] for row in older}),  # type: ignore[call-arg, arg-type]
     )
-    for row in in_order:
-        newest.pop(row["session_id"], None)
-        newest[row["session_id"]] = row
-    return list(newest.values())
+    stored = table.scan(same, selected_fields=key).to_arrow().to_pylist()
+    known = {tuple(row[column] for column in key) for row in stored}
+    return [row for row in rows if tuple(row[column] for column in key) not in known]
+
+
+def _merge_small_files(table: Table, process: str) -> None:
+    """Rewrite the newest files of a target as one if they are many. A large file is not rewritten again."""
+    files = [task.file for task in table.scan(_equal("process_name", process)).plan_files()]
+    small = [file for file in files if file.record_count < MERGE_ROWS]
+    if len(small) >= MERGE_FILES:
+        large = [_highest_in(table, file) or 0 for file in files if file.record_count >= MERGE_ROWS]
+        newer = GreaterThan("revision", max(large, default=0))  # type: ignore[call-arg, arg-type]
+        rows = And(_equal("process_name", process), newer)
+        table.overwrite(table.scan(rows).to_arrow(), overwrite_filter=rows)
 
 
 def _equal(column: str, value: str) -> BooleanExpression:
@@ -884,26 +778,3 @@ def _equal(column: str, value: str) -> BooleanExpression:
 def _arrow_rows(table: Table, rows: Iterable[Row]) -> pa.Table:
     schema = schema_to_pyarrow(table.schema(), include_field_ids=False)
     return pa.Table.from_pylist(list(rows), schema=schema)
-
-
-def _expire_old_snapshots(transaction: Transaction, table: Table) -> None:
-    """Expire all but the newest snapshots, except those that a branch or a tag refers to."""
-    snapshots = sorted(table.metadata.snapshots, key=lambda snapshot: snapshot.sequence_number or 0)
-    if len(snapshots) <= 2 * KEEP_SNAPSHOTS:
-        return
-    referred = {ref.snapshot_id for ref in table.metadata.refs.values()}
-    expired = [each.snapshot_id for each in snapshots[:-KEEP_SNAPSHOTS] if each.snapshot_id not in referred]
-    ExpireSnapshots(transaction).by_ids(expired).commit()
-
-
-def _not_quarantined(table: Table, target: str, rows: Sequence[Row]) -> list[Row]:
-    hashes = {row["row_hash"] for row in rows}
-    candidates = And(_equal("target", target), In("row_hash", hashes))  # type: ignore[call-arg, arg-type]
-    stored = table.scan(candidates, selected_fields=("source", "row_hash")).to_arrow()
-    known = {(row["source"], row["row_hash"]) for row in stored.to_pylist()}
-    added: dict[tuple[str, str], Row] = {}
-    for row in rows:
-        identity = (row["source"], row["row_hash"])
-        if identity not in known:
-            added[identity] = {"target": target, **row}
-    return list(added.values())

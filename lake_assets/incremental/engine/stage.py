@@ -1,251 +1,149 @@
-"""Rebuilding hours: of all entities, or of those that changed; and which hours equal the published ones.
+"""Preparing a session: read its sources, classify their rows, and build the target's rows; then write them as a
+snapshot that main does not refer to.
 
-Preparing a session: read its sources, classify their rows, and build the target's rows.
+An append takes the new rows alone. An overwrite rebuilds the planned hours from all sources, of all entities or of
+those that changed, and leaves out hours whose rows equal the published ones.
 
-`prepared_rows.write` then writes them where nobody reads yet.
+The write is one Iceberg commit under `spark.wap.id`. It only appends or overwrites by a filter: under a WAP id, DELETE
+and TRUNCATE go straight to main, and a dynamic overwrite cannot empty an hour.
 """
 
 from __future__ import annotations
 
-from collections.abc import Container, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Container, Mapping, Sequence
+from dataclasses import KW_ONLY, dataclass, replace
 from math import inf
-from typing import TYPE_CHECKING
+from typing import Literal
 
-from pyspark.sql import DataFrame, SparkSession
+import pyarrow as pa
+from pyiceberg.catalog import Catalog
+from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
+from lake_assets.base.columns import ENTITY, HASH, KEY, REASON, SIGN, column, columns
 from lake_assets.base.conditions import union_by_name
-from lake_assets.base.time_filters import before, hours_condition, within
-from lake_assets.connections.row_checkpoint import aggregate, checkpoint_and_aggregate, checkpoint_rows
-from lake_assets.incremental.declaration import Sequential, Source, Stateless, Target
-from lake_assets.incremental.engine import prepare
+from lake_assets.base.time_filters import before, hours_condition, moment, replaced_hours, within
+from lake_assets.connections.row_checkpoint import aggregate, checkpoint_rows
+from lake_assets.incremental.declaration import LANDED as USUALLY_LANDED
+from lake_assets.incremental.declaration import Sequential, SessionContext, Source, Stateless, Target
+from lake_assets.incremental.engine import iceberg, readable
 from lake_assets.incremental.engine.compare import unchanged_partitions
-from lake_assets.incremental.engine.key_index import KeyIndex
+from lake_assets.incremental.engine.key_index import KeyIndex, distinct_values, local_rows
 from lake_assets.incremental.engine.model import RowCounts, SessionPlan, SourceRange
 from lake_assets.incremental.engine.prepare import (
-    ChangedEntities,
-    PreparedRows,
-    TargetBuild,
-    check_sources,
-    classified_rows_in_scope,
+    CATALOG,
+    CLASSIFICATION,
+    classify,
+    classify_against_stored,
     coalesce_if_few,
-    differing,
-    hash_join_hint,
-    ids_of,
+    count_rows,
+    has_no_hour,
+    is_counted,
     is_few,
-    least_appended,
-    least_in_hours,
-    new_quarantine_rows,
-    quarantine_rows_of_other_sources,
+    is_in_bounds,
+    is_valid,
+    is_version,
     read_appended,
-    rows_of_entities,
+    read_at,
 )
+from lake_assets.incremental.engine.user_code import call_function
 
-if TYPE_CHECKING:
-    from pyiceberg.catalog import Catalog
+WAP_ID = "spark.wap.id"
 
-    from lake_assets.incremental.engine.readable import LeastRows
+PERTURBATION = 1e-14
+"""How much a perturbed rebuild changes each floating point number of its sources at most, as a part of it.
+
+Two orders of addition give two sums. By how much they differ is not seen in the sums, but is of the size of the numbers
+that were added, as is what the perturbation changes: about as much as the rounding of some hundred additions."""
+
+FORMER_HASH = "former_hash"
+"""Column of rows for the quarantine: the hash that rows had there before it told all values apart."""
+
+JSON_OPTIONS = {
+    "timestampFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSSXXX",
+    "timestampNTZFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSS",
+}
+"""Of the rows in quarantine, for people."""
 
 
 @dataclass(frozen=True)
-class RebuiltHours:
-    """The rows of the planned hours.
+class PreparedRows:
+    """The rows of one session, not yet written.
 
     Attributes:
-        unchanged: Hours whose rows equal the published ones.
+        plan: What was prepared: the session's plan, without the hours that its audits hold back.
+        load: `append`, `overwrite`, or `none` (at most rows for the quarantine).
+        hours: The hours that an overwrite replaces; for an append, the hours of its rows' source times.
+        rows: Rows to write, with the columns of the target.
+        kept: Rows of the driving source that should appear in the target, with the columns of the source.
+        row_counts: What became of the rows of the driving source.
+        quarantined: Rows that are new to the quarantine (source, row_hash, reason, row; all strings), of each source
+            that may have any.
+        max_rows: About how many rows the session reads of any table, at most; infinite if that is not known.
+        unchanged: Planned hours whose rows equal the published ones; `hours` and `rows` leave them out.
         rows_unchanged: Rows in `unchanged`.
     """
 
+    plan: SessionPlan
+    load: Literal["append", "overwrite", "none"]
+    hours: tuple[int, ...]
     rows: DataFrame
+    kept: DataFrame
+    row_counts: RowCounts
+    quarantined: Sequence[DataFrame]
+    max_rows: float
     unchanged: tuple[int, ...] = ()
     rows_unchanged: int = 0
 
+    @property
+    def has_rows(self) -> bool:
+        """Whether there is something to write. An overwrite may empty hours; an append of no row writes nothing."""
+        if self.load == "overwrite":
+            return bool(self.hours)
+        return self.load == "append" and self.row_counts.kept > 0
 
-class Rebuild:
-    """Rebuilds the planned hours of a target.
+    def quarantined_rows(self, limit: int) -> list[dict[str, str]]:
+        """Return at most `limit` rows for the quarantine. Starts a Spark job only if there may be any."""
+        if not self.quarantined:
+            return []
+        return [row.asDict() for row in union_by_name(*self.quarantined).limit(limit).collect()]
 
-    Args:
-        last_built: Last hour that may have been built before; hours up to it are compared. None compares no hour.
-        overdue: Hours that count as changed if they are empty.
+    def count_quarantined(self) -> int:
+        """Return the number of rows for the quarantine."""
+        return union_by_name(*self.quarantined).count() if self.quarantined else 0
+
+
+@dataclass(frozen=True)
+class Stager:
+    """Prepares the sessions of one target on one Spark session.
+
+    Attributes:
+        catalog: Has the metadata of the tables, by which it is checked that Spark reads all of their rows.
+        start: First hour of the pipeline; rows before it are not valid.
+        main: The target's snapshot to build on; None for an empty target.
+        complete_through: The target's before the session; rows of hours up to it count as late.
+        last_built: Last hour that may have been built before. Hours up to it whose rows equal the published ones are
+            left out; None leaves none out.
+        overdue: Hours to be built in any case, even if they have no rows.
+        max_rows: About how many rows the session reads of any table, at most.
+        index: Finds rows by a column's values; None to read tables whole.
+        is_perturbed: Whether the floating point numbers that the transform gets are changed by a random part of
+            `PERTURBATION`. Such rows are compared, and never published.
     """
 
-    def __init__(
-        self,
-        build: TargetBuild,
-        *,
-        last_built: float | None,
-        overdue: Container[int],
-    ) -> None:
-        self.build = build
-        self.target = build.target
-        self.last_built = last_built
-        self.overdue = overdue
-
-    def rebuild(self, plan: SessionPlan, kept: DataFrame) -> RebuiltHours:
-        """Build the planned hours, and compare those that were built before with what is published.
-
-        Args:
-            kept: Rows of the driving source within the planned hours that should appear in the target, classified.
-        """
-        if plan.changed_through is not None:
-            return self._rebuild_changed_entities(plan, plan.changed_through)
-        return self._rebuild_all_entities(plan, kept)
-
-    def _rebuild_all_entities(self, plan: SessionPlan, kept: DataFrame) -> RebuiltHours:
-        hours = plan.hour_numbers
-        rows = self._build_all_entities(plan, kept)
-        rows = within(rows, self.target.time_column, hours)
-        built_before = self._built_before(hours)
-        if not built_before:
-            return RebuiltHours(rows)
-        rows = checkpoint_rows(rows)
-        same = self._unchanged_partitions(rows, self.build.published(), built_before)
-        return RebuiltHours(
-            rows=rows,
-            unchanged=self._whole_partitions(same),
-            rows_unchanged=sum(same.values()),
-        )
-
-    def _build_all_entities(self, plan: SessionPlan, kept: DataFrame) -> DataFrame:
-        hours = plan.hour_numbers
-        mode = self.target.mode
-        if isinstance(mode, Stateless):
-            inputs = [prepare.drop_classification(kept)]
-            return self.build.transform(plan.session_id, hours, inputs)
-        if isinstance(mode, Sequential):
-            return self.build.build_hours(plan, hours, published=self.build.published())
-        found = None if mode.entity is None else rows_of_entities(self.build, plan, kept, mode.entity)
-        return self.build.build_hours(plan, hours, published=None, found=found)
-
-    def _built_before(self, hours: Sequence[int]) -> list[int]:
-        if self.build.main is None or self.last_built is None:
-            return []
-        return [hour for hour in hours if hour <= self.last_built]
-
-    def _rebuild_changed_entities(self, plan: SessionPlan, through: int) -> RebuiltHours:
-        """Rebuild the changed entities alone in the hours up to `through`, and all entities in the hours after it.
-
-        Up to `through`, the rows of all other entities are as published.
-        """
-        time_column = self.target.time_column
-        max_rows = self.build.max_rows
-        published = self.build.published().select(*self.target.columns)
-        changed = self._changed_entities(plan, through)
-        published_changed = changed.of(published)
-        hours = [hour for hour in plan.hour_numbers if hour <= through]
-
-        rebuilt = self.build.build_hours(
-            plan,
-            hours,
-            published=published_changed,
-            limit=changed.of,
-        )
-        rebuilt = within(rebuilt, time_column, hours)
-        rebuilt = checkpoint_rows(coalesce_if_few(rebuilt, max_rows))
-        same: dict[int, int] = {}
-        if self.last_built is not None:
-            same = self._unchanged_partitions(rebuilt, published_changed, hours)
-        others = changed.others(within(published, time_column, hours))
-        rows = rebuilt.unionByName(others)
-
-        new_hours = [hour for hour in plan.hour_numbers if hour > through]
-        if new_hours:
-            # They build on the state of the hours before as rebuilt here.
-            earlier = before(published, time_column, hours[0])
-            state = earlier.unionByName(rows)
-            new_rows = self.build.build_hours(plan, new_hours, published=state)
-            rows = rows.unionByName(within(new_rows, time_column, new_hours))
-        unchanged = self._whole_partitions(same)
-        rows_unchanged = 0
-        if unchanged:
-            rows_unchanged = within(published, time_column, unchanged).count()
-        return RebuiltHours(
-            rows=coalesce_if_few(rows, max_rows),
-            unchanged=unchanged,
-            rows_unchanged=rows_unchanged,
-        )
-
-    def _changed_entities(self, plan: SessionPlan, through: int) -> ChangedEntities:
-        """Return the entities whose source rows were added, changed or removed in this session, up to an hour."""
-        mode = self.target.mode
-        assert isinstance(mode, Sequential)
-        assert mode.entity is not None
-        hours = [hour for hour in (*plan.hour_numbers, *plan.skipped) if hour <= through]
-        changed_rows = []
-        for source, span in self.build.sources(plan):
-            rows = self._changed_rows(span)
-            changed_rows.append(within(rows, source.time_column, hours))
-        ids = coalesce_if_few(ids_of(changed_rows, mode.entity), self.build.max_rows)
-        return ChangedEntities(mode.entity, checkpoint_rows(ids))
-
-    def _changed_rows(self, span: SourceRange) -> DataFrame:
-        """Return the rows of a source that its snapshots of a range added or removed."""
-        if span.appends_only:
-            return read_appended(self.build.spark, self.build.catalog, span)
-        rows_before = self.build.read(span.source, span.from_snapshot_id)
-        rows_after = self.build.read(span.source, span.to_snapshot_id)
-        return differing(rows_before, rows_after)
-
-    def _unchanged_partitions(
-        self,
-        rows: DataFrame,
-        published: DataFrame,
-        hours: Sequence[int],
-    ) -> dict[int, int]:
-        return unchanged_partitions(
-            self.target,
-            rows,
-            published,
-            hours,
-            overdue=self.overdue,
-        )
-
-    def _whole_partitions(self, first_hours: dict[int, int]) -> tuple[int, ...]:
-        return tuple(sorted(self.target.grain.whole(first_hours)))
-
-
-class Stager:
-    """Prepares the sessions of one target on one Spark session."""
-
-    def __init__(
-        self,
-        spark: SparkSession,
-        target: Target,
-        *,
-        start: int,
-        main: int | None,
-        complete_through: int | None,
-        last_built: float | None = None,
-        overdue: Container[int] = (),
-        max_rows: float = inf,
-        index: KeyIndex | None = None,
-        is_perturbed: bool = False,
-        catalog: Catalog,
-    ) -> None:
-        """Make a stager.
-
-        Args:
-            start: First hour of the pipeline.
-            main: The target's snapshot to build on; None for an empty target.
-            complete_through: The target's before the session; rows of hours up to it count as late.
-            last_built: Last hour that may have been built before. Hours up to it whose rows equal the published ones
-                are left out; None leaves none out.
-            overdue: Hours to be built in any case, even if they have no rows.
-            max_rows: About how many rows the session reads of any table, at most.
-            index: Finds rows by a column's values; None to read tables whole.
-            is_perturbed: Whether floating point numbers of the sources are changed a little, for a comparison.
-            catalog: Has the metadata of the sources, by which it is checked that Spark reads all of their rows.
-        """
-        self.catalog = catalog
-        self.target = target
-        self.complete_through = complete_through
-        self.single_partition = is_few(max_rows)
-        self.build = TargetBuild(
-            spark, catalog, target, start=start, main=main, max_rows=max_rows, index=index, is_perturbed=is_perturbed
-        )
-        self.hours = Rebuild(self.build, last_built=last_built, overdue=overdue)
+    spark: SparkSession
+    target: Target
+    _: KW_ONLY
+    catalog: Catalog
+    start: int
+    main: int | None
+    complete_through: int | None
+    last_built: float | None = None
+    overdue: Container[int] = ()
+    max_rows: float = inf
+    index: KeyIndex | None = None
+    is_perturbed: bool = False
 
     def prepare(self, plan: SessionPlan) -> PreparedRows:
         """Read and transform what the plan names.
@@ -254,129 +152,401 @@ class Stager:
 
         Raises:
             FilesMisread: Spark does not read a file rightly.
+            FunctionFailed: The transform raised an error, or its result lacks a column.
             RowsUnread: Spark reads fewer rows of a source than its metadata contain.
         """
-        check_sources(self.build, self.catalog, plan)
-        if plan.load == "append":
-            prepared = self._prepare_append(plan)
-            if prepared is not None:
-                return prepared
-        return self._prepare_overwrite(plan)
+        self._check_sources(plan)
+        appended = self._append(plan) if plan.load == "append" else None
+        return self._overwrite(plan) if appended is None else appended
 
-    def _prepare_append(self, plan: SessionPlan) -> PreparedRows | None:
-        """Prepare the new rows, without those of held and deferred hours.
+    def prepare_published(self, plan: SessionPlan) -> PreparedRows:
+        """Return the published rows of the planned hours, with what the driving source has for them.
+
+        Raises:
+            FilesMisread: Spark does not read a file rightly.
+            RowsUnread: Spark reads fewer rows of a source than its metadata contain.
+        """
+        self._check_sources(plan)
+        kept, counts, quarantined = self._driving_rows(plan)
+        rows = within(self._published(), self.target.time_column, plan.hour_numbers)
+        return PreparedRows(plan, "none", plan.hour_numbers, rows, kept, counts, quarantined, self.max_rows)
+
+    # An append: the new rows alone
+
+    def _append(self, plan: SessionPlan) -> PreparedRows | None:
+        """Prepare the new rows, and those that have waited, without those of held and deferred hours.
 
         Returns:
             None if a new row may replace a stored one.
         """
-        source = self.target.sources[0]
-        rows, schema = self._classified_new_rows(source, plan)
-        least = least_appended(self.catalog, source, plan)
-        if self._can_repeat_stored_rows(source, plan):
-            stored = within(self.build.published(), self.target.time_column, plan.hour_numbers)
-            stored = hash_join_hint(stored, few=self.single_partition)
-            rows = prepare.classify_against_stored(rows, stored, source, self.target)
-        rows, counts = self._computed_and_counted(rows, source, least)
+        target, source, span = self.target, self.target.sources[0], plan.sources[0]
+        parts = [read_appended(self.spark, self.catalog, span)]
+        for late in plan.late_rows:
+            earlier = replace(span, from_snapshot_id=late.from_snapshot_id, to_snapshot_id=late.to_snapshot_id)
+            parts.append(within(read_appended(self.spark, self.catalog, earlier), source.time_column, late.hours))
+        rows = coalesce_if_few(union_by_name(*parts), self.max_rows)
+        schema = rows.schema
+        # Rows are classified first: a version in an hour that is left out may supersede one of another hour.
+        rows = classify(rows, source, schema=schema, start=self.start)
+        if plan.left_out:
+            rows = rows.where(~F.coalesce(hours_condition(source.time_column, plan.left_out), F.lit(False)))
+        # An append of versions is planned only if no new key has a row already.
+        has_single_keys = source.key is not None and len(target.key) == 1 and not source.has_versions
+        if has_single_keys and self.main is not None and plan.hours:
+            stored = within(self._published(), target.time_column, plan.hour_numbers)
+            if is_few(self.max_rows):
+                stored = stored.hint("shuffle_hash")  # else Spark broadcasts it, which is a job of its own
+            rows = classify_against_stored(rows, stored, source, target)
+        table = iceberg.load(self.catalog, source.table)
+        snapshots = span.from_snapshot_id, span.to_snapshot_id
+        least = readable.appended(table, source.table, *snapshots, source.time_column, left_out=plan.left_out)
+        rows, counts = count_rows(rows, source, complete_through=self.complete_through, hours=None, least=least)
         if counts.contested:
             return None
-        kept = rows.where(prepare.is_counted())
-        quarantined = []
-        if counts.quarantined:
-            quarantined.append(new_quarantine_rows(self.build, rows, source, schema))
-        inputs = [prepare.drop_classification(kept)]
+        kept = rows.where(is_counted())
         return PreparedRows(
             plan=plan,
             load="append",
-            hours=tuple(sorted(self.target.grain.whole(counts.hours))),
-            rows=self.build.transform(plan.session_id, counts.hours, inputs),
+            hours=tuple(sorted(target.grain.whole(counts.hours))),
+            rows=self._transform(plan, counts.hours, [kept.drop(*CLASSIFICATION)]),
             kept=kept,
             row_counts=counts,
-            quarantined=quarantined,
-            max_rows=self.build.max_rows,
+            quarantined=[self._new_to_quarantine(rows, source, schema)] if counts.quarantined else [],
+            max_rows=self.max_rows,
         )
 
-    def _classified_new_rows(self, source: Source, plan: SessionPlan) -> tuple[DataFrame, StructType]:
-        """Return the classified rows that were appended to a source, and its columns."""
-        rows = coalesce_if_few(self._appended_rows(source, plan), self.build.max_rows)
-        schema = rows.schema
-        # Rows are classified first: a version in an hour that is left out may supersede one of another hour.
-        classified = prepare.classify(rows, source, schema=schema, start=self.build.start)
-        if plan.left_out:
-            is_left_out = hours_condition(source.time_column, plan.left_out)
-            classified = classified.where(~F.coalesce(is_left_out, F.lit(False)))
-        return classified, schema
+    # An overwrite: hours rebuilt from all sources
 
-    def _appended_rows(self, source: Source, plan: SessionPlan) -> DataFrame:
-        """Return the rows of the new snapshots, and those that have waited."""
-        span = plan.sources[0]
-        parts = [read_appended(self.build.spark, self.catalog, span)]
-        for late in plan.late_rows:
-            earlier = replace(span, from_snapshot_id=late.from_snapshot_id, to_snapshot_id=late.to_snapshot_id)
-            waited = read_appended(self.build.spark, self.catalog, earlier)
-            parts.append(within(waited, source.time_column, late.hours))
-        return union_by_name(*parts)
-
-    def _computed_and_counted(
-        self,
-        rows: DataFrame,
-        source: Source,
-        least: LeastRows,
-        hours: Sequence[int] | None = None,
-    ) -> tuple[DataFrame, RowCounts]:
-        """Return classified rows, computed except those of a trusted source that are overwritten, and their counts.
-
-        Raises:
-            RowsUnread: Spark has read fewer rows than `least`.
-        """
-        aggregates = prepare.count_aggregates(
-            source,
-            complete_through=self.complete_through,
-            hours=hours,
-            least=least,
-        )
-        if hours is not None and source.trusted:
-            kept, values = rows, aggregate(rows, aggregates)
-        else:
-            kept, values = checkpoint_and_aggregate(rows, aggregates)
-        counts = prepare.row_counts(values)
-        least.check(read=counts.read, timed=counts.in_bounds)
-        return kept, counts
-
-    def _can_repeat_stored_rows(self, source: Source, plan: SessionPlan) -> bool:
-        if source.has_versions:
-            return False  # an append is planned only if no new key has a row already
-        has_single_keys = source.key is not None and len(self.target.key) == 1
-        return has_single_keys and self.build.main is not None and bool(plan.hours)
-
-    def _prepare_overwrite(self, plan: SessionPlan) -> PreparedRows:
-        """Prepare the planned hours, rebuilt from all sources. A plan without hours may have rows to quarantine."""
-        source = self.target.sources[0]
-        hours = plan.hour_numbers
-        rows, schema = classified_rows_in_scope(self.build, source, plan.sources[0], plan)
-        least = least_in_hours(self.catalog, source, plan)
-        rows, counts = self._computed_and_counted(rows, source, least, hours)
-        in_hours = within(rows, source.time_column, hours)
-        kept = in_hours.where(prepare.is_counted())
-        rebuilt = RebuiltHours(kept)
-        if hours:
-            rebuilt = self.hours.rebuild(plan, kept)
-        changed = tuple(hour for hour in hours if hour not in rebuilt.unchanged)
-        changed_rows = rebuilt.rows
-        if rebuilt.unchanged:
-            changed_rows = within(changed_rows, self.target.time_column, changed)
-        quarantined = []
-        if counts.quarantined:
-            quarantined.append(new_quarantine_rows(self.build, rows, source, schema))
-        quarantined += quarantine_rows_of_other_sources(self.build, plan)
+    def _overwrite(self, plan: SessionPlan) -> PreparedRows:
+        """Prepare the planned hours. A plan without hours may have rows to quarantine."""
+        kept, counts, quarantined = self._driving_rows(plan)
+        for source, span in self._sources(plan)[1:]:
+            if not source.trusted:
+                rows, schema = self._classified(source, span, plan)
+                quarantined.append(self._new_to_quarantine(rows, source, schema))
+        rows, unchanged, rows_unchanged = kept, tuple[int, ...](), 0
+        if plan.hours:
+            build = self._rebuild_all_entities if plan.changed_through is None else self._rebuild_changed_entities
+            rows, unchanged, rows_unchanged = build(plan, kept)
+        changed = tuple(hour for hour in plan.hour_numbers if hour not in unchanged)
         return PreparedRows(
             plan=plan,
-            load="overwrite" if hours else "none",
+            load="overwrite" if plan.hours else "none",
             hours=changed,
-            rows=changed_rows,
+            rows=within(rows, self.target.time_column, changed) if unchanged else rows,
             kept=kept,
             row_counts=counts,
             quarantined=quarantined,
-            max_rows=self.build.max_rows,
-            unchanged=rebuilt.unchanged,
-            rows_unchanged=rebuilt.rows_unchanged,
+            max_rows=self.max_rows,
+            unchanged=unchanged,
+            rows_unchanged=rows_unchanged,
         )
+
+    def _rebuild_all_entities(self, plan: SessionPlan, kept: DataFrame) -> tuple[DataFrame, tuple[int, ...], int]:
+        """Build the planned hours. Return their rows, the hours that equal the published ones, and the rows in these.
+
+        Args:
+            kept: Rows of the driving source within the planned hours that should appear in the target, classified.
+        """
+        hours, mode = plan.hour_numbers, self.target.mode
+        if isinstance(mode, Stateless):
+            rows = self._transform(plan, hours, [kept.drop(*CLASSIFICATION)])
+        elif isinstance(mode, Sequential):
+            rows = self._build(plan, hours, published=self._published())
+        else:
+            rows = self._build(plan, hours, entities=self._indexed_entities(plan, kept, mode.entity))
+        rows = within(rows, self.target.time_column, hours)
+        last_built = -inf if self.main is None or self.last_built is None else self.last_built
+        built_before = [hour for hour in hours if hour <= last_built]
+        if not built_before:
+            return rows, (), 0
+        rows = checkpoint_rows(rows)
+        same = unchanged_partitions(self.target, rows, self._published(), built_before, overdue=self.overdue)
+        return rows, tuple(sorted(self.target.grain.whole(same))), sum(same.values())
+
+    def _rebuild_changed_entities(self, plan: SessionPlan, kept: DataFrame) -> tuple[DataFrame, tuple[int, ...], int]:
+        """Rebuild the changed entities alone in the hours up to `changed_through`, and all entities in those after it.
+
+        Up to there, the rows of all other entities are as published. Returns as `_rebuild_all_entities` does.
+        """
+        mode, time_column, through = self.target.mode, self.target.time_column, plan.changed_through
+        assert isinstance(mode, Sequential) and mode.entity is not None and through is not None  # noqa: PT018
+        entity = mode.entity
+        read_hours = [hour for hour in (*plan.hour_numbers, *plan.skipped) if hour <= through]
+        parts = []
+        for source, span in self._sources(plan):
+            if span.appends_only:
+                changed = read_appended(self.spark, self.catalog, span)
+            else:
+                earlier = self._read(span.source, span.from_snapshot_id)
+                changed = differing(earlier, self._read(span.source, span.to_snapshot_id))
+            parts.append(within(changed, source.time_column, read_hours).select(column(entity).alias(ENTITY)))
+        ids = checkpoint_rows(coalesce_if_few(union_by_name(*parts).distinct(), self.max_rows))
+
+        published = self._published().select(*self.target.columns)
+        published_changed = of_entities(published, entity, ids)
+        hours = [hour for hour in plan.hour_numbers if hour <= through]
+        rebuilt = self._build(
+            plan, hours, published=published_changed, limit=lambda rows: of_entities(rows, entity, ids)
+        )
+        rebuilt = checkpoint_rows(coalesce_if_few(within(rebuilt, time_column, hours), self.max_rows))
+        same: dict[int, int] = {}
+        if self.last_built is not None:
+            same = unchanged_partitions(self.target, rebuilt, published_changed, hours, overdue=self.overdue)
+        others = of_entities(within(published, time_column, hours), entity, ids, how="left_anti")
+        rows = rebuilt.unionByName(others)
+
+        new_hours = [hour for hour in plan.hour_numbers if hour > through]
+        if new_hours:
+            # They build on the state of the hours before as rebuilt here.
+            state = before(published, time_column, hours[0]).unionByName(rows)
+            rows = rows.unionByName(within(self._build(plan, new_hours, published=state), time_column, new_hours))
+        unchanged = tuple(sorted(self.target.grain.whole(same)))
+        rows_unchanged = within(published, time_column, unchanged).count() if unchanged else 0
+        return coalesce_if_few(rows, self.max_rows), unchanged, rows_unchanged
+
+    # The target's rows, by its transform
+
+    def _build(
+        self,
+        plan: SessionPlan,
+        hours: Sequence[int],
+        *,
+        published: DataFrame | None = None,
+        limit: Callable[[DataFrame], DataFrame] | None = None,
+        entities: set[object] | None = None,
+    ) -> DataFrame:
+        """Build hours from the valid rows of the sources up to the last of them, each delivery once.
+
+        If a source keeps all versions, those of later hours and deletions, too: a version is valid until the next.
+
+        Args:
+            hours: Ascending.
+            published: The target's rows before the session, for a sequential target.
+            limit: Limits the rows of each source; None for all rows.
+            entities: The entities that the hours depend on, to find their rows by indexes; None to read all rows.
+        """
+        inputs = []
+        for source, span in self._sources(plan):
+            found = None if entities is None else self._indexed_rows(source, span, entities)
+            rows = self._read(source.table, span.to_snapshot_id) if found is None else local_rows(self.spark, found)
+            if not source.has_versions:
+                rows = before(rows, source.time_column, hours[-1] + 1)
+            if not source.trusted:
+                rows = classify(rows, source, schema=rows.schema, start=self.start)
+                rows = rows.where(is_version() if source.keep == "all" else is_counted()).drop(*CLASSIFICATION)
+                if source.keep != "all":
+                    # Only now: a later version may stand in a later hour.
+                    rows = before(rows, source.time_column, hours[-1] + 1)
+            inputs.append(rows if limit is None else limit(rows))
+        return self._transform(plan, hours, inputs, published)
+
+    def _transform(
+        self, plan: SessionPlan, hours: Sequence[int], inputs: Sequence[DataFrame], published: DataFrame | None = None
+    ) -> DataFrame:
+        if self.is_perturbed:
+            inputs = [perturbed(rows) for rows in inputs]
+            published = None if published is None else perturbed(published)
+        context = SessionContext(plan.session_id, tuple(hours), published, self.target.grain)
+        return call_function(self.target, context, inputs)
+
+    def _indexed_entities(self, plan: SessionPlan, kept: DataFrame, entity: str | None) -> set[object] | None:
+        """Return the ids of the entities in the planned hours, if an index of any source may find their rows.
+
+        Returns:
+            None if no source has an index, or if the entities are too many or one has no id: all rows are to be read.
+        """
+        if entity is None or self.index is None:
+            return None
+        if not any(self.index.covers(span.source, span.to_snapshot_id, entity) for span in plan.sources):
+            return None
+        entities = distinct_values(kept, entity)
+        return None if entities is None or None in entities else entities
+
+    def _indexed_rows(self, source: Source, span: SourceRange, entities: set[object]) -> pa.Table | None:
+        """Return the rows of some entities in a source; of each row, all deliveries, whatever entity they name.
+
+        Returns:
+            None for a source without an index: it has few files, or so many rows that Spark reads it faster.
+        """
+        mode, index = self.target.mode, self.index
+        assert not isinstance(mode, Stateless) and mode.entity is not None and index is not None  # noqa: PT018
+        if source.has_versions:
+            return None
+        rows = index.rows(source.table, span.to_snapshot_id, mode.entity, entities)
+        if rows is None or source.trusted or source.key is None or source.key == mode.entity:
+            return rows
+        keys = set(rows.column(source.key).drop_null().to_pylist())
+        return index.rows(source.table, span.to_snapshot_id, source.key, keys)
+
+    # Rows of the sources
+
+    def _sources(self, plan: SessionPlan) -> list[tuple[Source, SourceRange]]:
+        """Return the sources, the driving one first, each with its range in a plan."""
+        return list(zip(self.target.sources, plan.sources, strict=True))
+
+    def _read(self, table: str, snapshot_id: int | None) -> DataFrame:
+        return coalesce_if_few(read_at(self.spark, self.catalog, table, snapshot_id), self.max_rows)
+
+    def _published(self) -> DataFrame:
+        return self._read(self.target.table, self.main)
+
+    def _check_sources(self, plan: SessionPlan) -> None:
+        """Check that Spark reads the files of the sources rightly; and all rows of the sources that nobody else counts.
+
+        Audits cannot tell: they may read a source by the same reader. The rows of the driving source are counted when
+        they are classified. Those of another source are counted only if other programs have added files to it.
+        """
+        for place, (source, span) in enumerate(self._sources(plan)):
+            table = iceberg.load(self.catalog, source.table)
+            if not readable.has_foreign_files(table):
+                continue
+            readable.check_files(table, source.table, readable.live_paths(table, span.to_snapshot_id))
+            if place == 0:
+                continue
+            least = self._least_in_hours(source, span, plan)
+            if least.timed:
+                rows = within(self._read(source.table, span.to_snapshot_id), source.time_column, plan.hour_numbers)
+                is_counted_row = is_in_bounds(source.time_column, least)
+                timed = aggregate(rows, [F.count_if(is_counted_row).alias("timed")])["timed"]
+                least.check(read=timed, timed=timed)
+
+    def _least_in_hours(self, source: Source, span: SourceRange, plan: SessionPlan) -> readable.LeastRows:
+        """Return the least rows that a source has in the planned hours, by metadata."""
+        table = iceberg.load(self.catalog, source.table)
+        return readable.in_hours(table, source.table, span.to_snapshot_id, source.time_column, plan.hour_numbers)
+
+    def _driving_rows(self, plan: SessionPlan) -> tuple[DataFrame, RowCounts, list[DataFrame]]:
+        """Return the rows of the driving source in the planned hours that count, classified.
+
+        Returns:
+            The rows, what became of all rows, and those that are new to the quarantine.
+        """
+        source, span = self.target.sources[0], plan.sources[0]
+        rows, schema = self._classified(source, span, plan)
+        rows, counts = count_rows(
+            rows,
+            source,
+            complete_through=self.complete_through,
+            hours=plan.hour_numbers,
+            least=self._least_in_hours(source, span, plan),
+        )
+        quarantined = [self._new_to_quarantine(rows, source, schema)] if counts.quarantined else []
+        return within(rows, source.time_column, plan.hour_numbers).where(is_counted()), counts, quarantined
+
+    def _classified(self, source: Source, span: SourceRange, plan: SessionPlan) -> tuple[DataFrame, StructType]:
+        """Return the classified rows of the planned hours, and those without an hour that landed with this session.
+
+        Returns:
+            The rows, and the columns of the source.
+        """
+        rows, hours = self._read(source.table, span.to_snapshot_id), plan.hour_numbers
+        schema = rows.schema
+        in_scope = hours_condition(source.time_column, hours)
+        if not source.trusted and span.from_snapshot_id != span.to_snapshot_id:
+            landed = _landed_with_session(plan, span, source, schema.names)
+            in_scope = in_scope | (has_no_hour(source, start=self.start) & landed)
+            if not source.has_versions:
+                # The scope compares columns, which Iceberg cannot evaluate: it leaves out files by this wider condition
+                # on the time. If it contained the condition on the hours as it is in the scope, Spark would factor that
+                # out, and hand Iceberg neither.
+                time, may_be_in = column(source.time_column), F.lit(False)
+                if hours:
+                    may_be_in = (time >= moment(hours[0] - 1)) & (time < moment(hours[-1] + 2))
+                rows = rows.where(may_be_in | landed)
+        if not source.has_versions:
+            return classify(rows.where(in_scope), source, schema=schema, start=self.start), schema
+        if not is_few(self.max_rows):  # to classify few rows of all keys is cheaper than to read the table twice
+            key = column(str(source.key))
+            keys = rows.where(in_scope).select(key.alias(KEY)).distinct()
+            rows = rows.join(keys, key.eqNullSafe(F.col(KEY)), "left_semi")
+        # Filtered only when classified: a version outside may supersede one of the scope.
+        return classify(rows, source, schema=schema, start=self.start).where(in_scope), schema
+
+    def _new_to_quarantine(self, rows: DataFrame, source: Source, schema: StructType) -> DataFrame:
+        """Return the classified rows that are not valid, and not quarantined yet for this target.
+
+        The version before stored another hash of a row: such a row is known by it.
+        """
+        row = F.struct(*columns(schema.names))
+        rejected = rows.where(~is_valid()).select(
+            F.lit(source.table).alias("source"),
+            F.col(HASH).alias("row_hash"),
+            F.col(REASON).alias("reason"),
+            F.to_json(row, JSON_OPTIONS).alias("row"),
+            F.sha2(F.to_json(row), 256).alias(FORMER_HASH),
+        )
+        quarantine = self.spark.table(f"{CATALOG}.{iceberg.QUARANTINE}")
+        is_known = (F.col("target") == self.target.table) & (F.col("source") == source.table)
+        known = quarantine.where(is_known).select(F.col("row_hash").alias(HASH))
+        for stored_hash in ("row_hash", FORMER_HASH):
+            rejected = rejected.join(known, F.col(stored_hash) == F.col(HASH), "left_anti")
+        return rejected.drop(FORMER_HASH)
+
+
+def write(spark: SparkSession, target: Target, prepared: PreparedRows, wap_id: str, summary: Mapping[str, str]) -> None:
+    """Write prepared rows as a snapshot with a WAP id and further fields of its summary. Main does not refer to it."""
+    # Spark sorts the rows of a task by partition, and has one file open at a time. Otherwise each hour has one open at
+    # once, which takes a megabyte.
+    writer = prepared.rows.writeTo(f"{CATALOG}.{target.table}").option("fanout-enabled", "false")
+    if is_few(prepared.max_rows):
+        writer = writer.option("distribution-mode", "none")
+    for key, value in summary.items():
+        writer = writer.option(f"snapshot-property.{key}", value)
+    spark.conf.set(WAP_ID, wap_id)
+    try:
+        if prepared.load == "append":
+            writer.append()
+        else:
+            writer.overwrite(replaced_hours(target.time_column, prepared.hours))
+    finally:
+        spark.conf.unset(WAP_ID)
+
+
+def _landed_with_session(plan: SessionPlan, span: SourceRange, source: Source, names: Sequence[str]) -> Column:
+    """Return the condition on rows that landed in the partitions of a session, or later.
+
+    All rows may have, if the plan names no landing partition, or the source was not read before or has none.
+    """
+    landings = plan.landings(waited=False)
+    has_partitions = source.landed_column == USUALLY_LANDED and {"landing_date", "landing_hour"}.issubset(names)
+    if not has_partitions or not landings or span.from_snapshot_id is None:
+        return F.lit(True)
+    first_date, first_hour = min(landings)
+    date, day = F.col("landing_date"), F.lit(first_date).cast("date")
+    return (date > day) | ((date == day) & (F.col("landing_hour") >= first_hour))
+
+
+def of_entities(rows: DataFrame, entity: str, ids: DataFrame, how: str = "left_semi") -> DataFrame:
+    """Return the rows of some entities; by `left_anti`, those of all others.
+
+    Args:
+        entity: The column of an entity's id. Null is an id like any other.
+        ids: The ids, as column `ENTITY`.
+    """
+    # The plan made sure that they are few. Broadcast, they filter rows where those are read, without a shuffle.
+    return rows.join(F.broadcast(ids), column(entity).eqNullSafe(F.col(ENTITY)), how)
+
+
+def differing(earlier: DataFrame, later: DataFrame) -> DataFrame:
+    """Return the rows that occur more often in one of two states of a table than in the other, each once.
+
+    The columns are those that both states have.
+    """
+    names = set(earlier.columns)
+    common = columns(name for name in later.columns if name in names)
+    removed = earlier.select(*common, F.lit(-1).alias(SIGN))
+    added = later.select(*common, F.lit(1).alias(SIGN))
+    balance = removed.union(added).groupBy(*common).agg(F.sum(SIGN).alias(SIGN))
+    return balance.where(F.col(SIGN) != 0).drop(SIGN)
+
+
+def perturbed(rows: DataFrame) -> DataFrame:
+    """Return rows whose floating point numbers are changed at random by at most `PERTURBATION`, as doubles."""
+    selected = []
+    for place, field in enumerate(rows.schema.fields):
+        value = column(field.name)
+        if field.dataType.typeName() in ("double", "float"):
+            value = value.cast("double") * (1 + PERTURBATION * (2 * F.rand(place) - 1))
+        selected.append(value.alias(field.name))
+    return rows.select(*selected)

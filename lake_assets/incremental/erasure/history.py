@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from functools import partial
 
 from pyiceberg.catalog import Catalog
+from pyiceberg.table import Table
 
 from lake_assets.base.failpoints import reach
 from lake_assets.base.id_matcher import IdMatcher
@@ -17,7 +19,7 @@ from lake_assets.incremental.erasure.file_search import search_file
 from lake_assets.incremental.operations.maintain import (
     SnapshotReferences,
     drop_deleted_entries,
-    expire_snapshots_except,
+    expire,
     former_tables,
     read_references,
     remove_file,
@@ -58,13 +60,17 @@ def remove_history(catalog: Catalog, names: Sequence[str], *, orphaned_before: d
     for name in all_names:
         if name in _log_tables(catalog):
             drop_deleted_entries(catalog, name)
-        snapshots += expire_snapshots_except(catalog, name, references.next_reads(name))
+        snapshots += expire(catalog, name, partial(_all_but, references.next_reads(name)))[1]
     reach("erasure-expired")
     files = 0
     for name in all_names:
         files += remove_unreferenced_files(catalog, name, orphaned_before=orphaned_before)
     reach("erasure-files-removed")
     return Removed(snapshots, files)
+
+
+def _all_but(kept: Collection[int], table: Table) -> list[int]:
+    return [each.snapshot_id for each in table.metadata.snapshots if each.snapshot_id not in kept]
 
 
 def _check_no_old_snapshot_is_needed(catalog: Catalog, name: str, references: SnapshotReferences) -> None:

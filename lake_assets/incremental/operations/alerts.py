@@ -13,18 +13,11 @@ from typing import Literal
 
 import httpx
 from pydantic import SecretStr
-from tenacity import RetryError, Retrying, retry_if_exception_type, stop_after_attempt, wait_exponential
+from tenacity import Retrying, retry_if_exception, stop_after_attempt, wait_exponential
 
 log = logging.getLogger(__name__)
 
-Kind = Literal[
-    "audit_failed",
-    "hours_held",
-    "session_failed",
-    "not_fresh",
-    "not_equal",
-    "cannot_plan",
-]
+Kind = Literal["audit_failed", "hours_held", "session_failed", "not_fresh", "not_equal", "cannot_plan"]
 
 Answer = Literal["taken", "refused", "absent"]
 """What the receiver answered: taken (any 2xx), refused (4xx: not to be sent again), absent (no such answer)."""
@@ -56,14 +49,6 @@ class Alert:
     run_id: str | None = None
 
 
-class _NotTaken(Exception):
-    """The receiver answered, but did not take the alert; another attempt may succeed."""
-
-
-class _Refused(Exception):
-    """The receiver refused the alert; another attempt would not succeed."""
-
-
 class Webhook:
     """Delivers alerts to one address.
 
@@ -86,40 +71,30 @@ class Webhook:
         """POST an alert. Errors of the receiver and the network are logged, not raised."""
         try:
             for attempt in Retrying(
-                retry=retry_if_exception_type((httpx.TransportError, _NotTaken)),
+                retry=retry_if_exception(_may_be_taken_later),
                 wait=wait_exponential(multiplier=self.wait, max=MAX_WAIT_SECONDS),
                 stop=stop_after_attempt(self.attempts),
+                reraise=True,
             ):
                 with attempt:
-                    self._post(alert)
-        except RetryError as error:
-            _log_failure(alert, error.last_attempt.exception())
-            return "absent"
-        except _Refused as error:
-            _log_failure(alert, error)
-            return "refused"
+                    url = self._url.get_secret_value()
+                    httpx.post(url, json=asdict(alert), timeout=self.timeout).raise_for_status()
         except (httpx.HTTPError, httpx.InvalidURL, UnicodeError) as error:
-            _log_failure(alert, error)
-            return "absent"
+            # Only the status or the class of an error is logged, because its text may contain the address.
+            answer = error.response if isinstance(error, httpx.HTTPStatusError) else None
+            reason = f"HTTP status {answer.status_code}" if answer is not None else type(error).__name__
+            log.warning(
+                "The alert about %s (%s) could not be delivered to LAKE_ALERT_WEBHOOK: %s",
+                alert.target,
+                alert.kind,
+                reason,
+            )
+            return "refused" if answer is not None and not _may_be_taken_later(error) else "absent"
         return "taken"
 
-    def _post(self, alert: Alert) -> None:
-        url = self._url.get_secret_value()
-        answer = httpx.post(url, json=asdict(alert), timeout=self.timeout)
-        if answer.is_success:
-            return
-        status = f"HTTP status {answer.status_code}"
-        if answer.is_client_error and answer.status_code not in TEMPORARY_CLIENT_ERRORS:
-            raise _Refused(status)
-        raise _NotTaken(status)
 
-
-def _log_failure(alert: Alert, error: BaseException | None) -> None:
-    # Only the class of httpx's errors is logged, because their text may contain the address.
-    reason = str(error) if isinstance(error, (_NotTaken, _Refused)) else type(error).__name__
-    log.warning(
-        "The alert about %s (%s) could not be delivered to LAKE_ALERT_WEBHOOK: %s",
-        alert.target,
-        alert.kind,
-        reason,
-    )
+def _may_be_taken_later(error: BaseException) -> bool:
+    """Return whether another attempt may succeed: not if the receiver refused the alert itself."""
+    if isinstance(error, httpx.HTTPStatusError):
+        return not error.response.is_client_error or error.response.status_code in TEMPORARY_CLIENT_ERRORS
+    return isinstance(error, httpx.TransportError)

@@ -2,23 +2,18 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from typing import Any
 
-from pyiceberg.conversions import from_bytes
-from pyiceberg.manifest import DataFile, DataFileContent
+from pyiceberg.manifest import DataFile, DataFileContent, ManifestContent
 from pyiceberg.table import Table
-from pyiceberg.table.snapshots import Snapshot
 from pyiceberg.transforms import DayTransform, HourTransform, IdentityTransform, Transform
 from pyiceberg.types import (
     BinaryType,
     DateType,
-    DoubleType,
-    FloatType,
     IcebergType,
-    IntegerType,
-    LongType,
     NestedField,
     PrimitiveType,
     StringType,
@@ -28,10 +23,8 @@ from pyiceberg.types import (
 
 from lake_assets.base.hours import hour_key, hour_text, time_text
 from lake_assets.errors import UsageError
-from lake_assets.incremental.engine.iceberg import entries
+from lake_assets.incremental.engine.iceberg import bounds, live_entries
 from lake_assets.incremental.engine.publish import main_id
-
-Stored = TypeVar("Stored")
 
 METRICS_MODE = "write.metadata.metrics"
 """Table properties that say how bounds are stored: `.default`, or `.column.NAME`."""
@@ -100,74 +93,6 @@ class TableContents:
     lineage: Mapping[str, Sequence[str]] = field(default_factory=dict)
 
 
-@dataclass
-class _Bounds:
-    """Collects the bounds of one column, file by file."""
-
-    column: NestedField
-    name: str
-    truncated_to: int | None
-    lower: Any = None
-    upper: Any = None
-    nulls: int | None = 0
-    is_known: bool = True
-
-    def add(self, file: DataFile) -> None:
-        nulls = _stored(file.null_value_counts, self.column)
-        self.nulls = None if nulls is None or self.nulls is None else self.nulls + nulls
-        lower, upper = _stored(file.lower_bounds, self.column), _stored(file.upper_bounds, self.column)
-        if lower is not None and upper is not None:
-            self._widen(_decoded(self.column.field_type, lower), _decoded(self.column.field_type, upper))
-        elif file.record_count != (nulls or 0):
-            self.is_known = False
-
-    def _widen(self, first: Any, last: Any) -> None:
-        self.lower = first if self.lower is None else min(self.lower, first)
-        self.upper = last if self.upper is None else max(self.upper, last)
-
-    def result(self) -> ColumnBounds:
-        if not self.is_known or self.lower is None:
-            return ColumnBounds(self.name, None, None, self.nulls)
-        return ColumnBounds(
-            column=self.name,
-            lower=_text(IdentityTransform(), self.column.field_type, self.lower),
-            upper=_text(IdentityTransform(), self.column.field_type, self.upper),
-            nulls=self.nulls,
-            may_be_truncated=self._may_be_truncated(),
-        )
-
-    def _may_be_truncated(self) -> bool:
-        if self.truncated_to is None or not isinstance(self.column.field_type, (StringType, BinaryType)):
-            return False
-        return max(len(self.lower), len(self.upper)) >= self.truncated_to
-
-
-@dataclass
-class _Partition:
-    """Collects the files of one partition."""
-
-    values: Mapping[str, str | None]
-    bounds: list[_Bounds]
-    rows: int = 0
-    files: int = 0
-    bytes: int = 0
-    delete_files: int = 0
-
-    def add(self, file: DataFile) -> None:
-        if file.content is not DataFileContent.DATA:
-            self.delete_files += 1
-            return
-        self.rows += file.record_count
-        self.files += 1
-        self.bytes += file.file_size_in_bytes
-        for bounds in self.bounds:
-            bounds.add(file)
-
-    def result(self) -> PartitionContents:
-        columns = tuple(bounds.result() for bounds in self.bounds)
-        return PartitionContents(self.values, self.rows, self.files, self.bytes, self.delete_files, columns)
-
-
 def contents(table: Table, name: str, columns: Sequence[str] = ()) -> TableContents:
     """Return what a table holds at the head of main, from its manifests. No data file is opened.
 
@@ -182,33 +107,25 @@ def contents(table: Table, name: str, columns: Sequence[str] = ()) -> TableConte
     fields = [_field(table, name, column) for column in columns]
     head = main_id(table)
     snapshot = table.snapshot_by_id(head) if head is not None else None
-    found: dict[tuple[tuple[str, str | None], ...], _Partition] = {}
-    for file in _live_files(table, snapshot):
-        values = _partition_values(table, file)
-        key = tuple(values.items())
-        if key not in found:
-            found[key] = _Partition(values, _empty_bounds(table, fields, columns))
-        found[key].add(file)
-    partitions = tuple(found[key].result() for key in sorted(found, key=_null_first))
+    files: defaultdict[tuple[tuple[str, str | None], ...], list[DataFile]] = defaultdict(list)
+    for content in ManifestContent:
+        for entry in live_entries(table, snapshot, content):
+            files[tuple(_partition(table, entry.data_file))].append(entry.data_file)
+    partitions = []
+    for values in sorted(files, key=lambda each: [(value is not None, value or "") for _, value in each]):
+        data = [file for file in files[values] if file.content is DataFileContent.DATA]
+        partitions.append(
+            PartitionContents(
+                partition=dict(values),
+                rows=sum(file.record_count for file in data),
+                files=len(data),
+                bytes=sum(file.file_size_in_bytes for file in data),
+                delete_files=len(files[values]) - len(data),
+                columns=tuple(_bounds(table, *column, data) for column in zip(columns, fields, strict=True)),
+            )
+        )
     has_deletes = any(partition.delete_files for partition in partitions)
-    return TableContents(name, head, has_deletes, partitions)
-
-
-def _null_first(key: tuple[tuple[str, str | None], ...]) -> list[tuple[bool, str]]:
-    return [(value is not None, value or "") for _, value in key]
-
-
-def _stored(values: Mapping[int, Stored] | None, column: NestedField) -> Stored | None:
-    """Return what a file's metadata store of a column; None if they store nothing."""
-    return (values or {}).get(column.field_id)
-
-
-def _live_files(table: Table, snapshot: Snapshot | None) -> Iterator[DataFile]:
-    """Yield the live data and delete files of a snapshot."""
-    manifests = snapshot.manifests(table.io) if snapshot is not None else []
-    for manifest in manifests:
-        for entry in entries(manifest, table.io, discard_deleted=True):
-            yield entry.data_file
+    return TableContents(name, head, has_deletes, tuple(partitions))
 
 
 def _field(table: Table, name: str, column: str) -> NestedField:
@@ -225,48 +142,37 @@ def _field(table: Table, name: str, column: str) -> NestedField:
     return found
 
 
-def _empty_bounds(table: Table, fields: Sequence[NestedField], columns: Sequence[str]) -> list[_Bounds]:
-    found = []
-    for column, name in zip(fields, columns, strict=True):
-        found.append(_Bounds(column, name, _truncated_to(table, name)))
-    return found
+def _partition(table: Table, file: DataFile) -> Iterator[tuple[str, str | None]]:
+    """Yield partition field and value, by the spec that the file was written with."""
+    schema = table.schema()
+    for position, each in enumerate(table.specs()[file.spec_id].fields):
+        value = file.partition[position]
+        source = schema.find_column_name(each.source_id)
+        if value is None or source is None:  # the column was dropped
+            yield each.name, None if value is None else str(value)
+        else:
+            yield each.name, _text(each.transform, schema.find_type(source), value)
 
 
-def _truncated_to(table: Table, column: str) -> int | None:
-    """Return the length that bounds of a column are cut to; None if they are whole."""
+def _bounds(table: Table, name: str, column: NestedField, files: Sequence[DataFile]) -> ColumnBounds:
+    """Return the bounds of a column in all of some data files."""
+    nulls = [(file.null_value_counts or {}).get(column.field_id) for file in files]
+    all_nulls = None if None in nulls else sum(each or 0 for each in nulls)
+    limits = [bounds(file, column) for file in files]
+    known = [each for each in limits if each is not None]
+    of_files = zip(files, nulls, limits, strict=True)
+    if not known or any(each is None and file.record_count != (of or 0) for file, of, each in of_files):
+        return ColumnBounds(name, None, None, all_nulls)
+    lower, upper = min(first for first, _ in known), max(last for _, last in known)
     properties = table.metadata.properties
     default = properties.get(f"{METRICS_MODE}.default", DEFAULT_METRICS_MODE)
-    mode = properties.get(f"{METRICS_MODE}.column.{column}", default).strip().lower()
-    if not mode.startswith("truncate("):
-        return None
-    return int(mode.removeprefix("truncate(").removesuffix(")"))
-
-
-def _decoded(column_type: IcebergType, value: bytes) -> Any:
-    """Return a bound. One that was written before its column became wider has the length of the former type."""
-    assert isinstance(column_type, PrimitiveType)
-    if isinstance(column_type, LongType) and len(value) == 4:
-        return from_bytes(IntegerType(), value)
-    if isinstance(column_type, DoubleType) and len(value) == 4:
-        return from_bytes(FloatType(), value)
-    return from_bytes(column_type, value)
-
-
-def _partition_values(table: Table, file: DataFile) -> dict[str, str | None]:
-    """Return partition field → value, by the spec that the file was written with."""
-    schema = table.schema()
-    values: dict[str, str | None] = {}
-    for position, partition_field in enumerate(table.specs()[file.spec_id].fields):
-        value = file.partition[position]
-        source = schema.find_column_name(partition_field.source_id)
-        if value is None:
-            values[partition_field.name] = None
-        elif source is None:  # the column was dropped
-            values[partition_field.name] = str(value)
-        else:
-            source_type = schema.find_type(source)
-            values[partition_field.name] = _text(partition_field.transform, source_type, value)
-    return values
+    mode = properties.get(f"{METRICS_MODE}.column.{name}", default).strip().lower()
+    may_be_truncated = False
+    if mode.startswith("truncate(") and isinstance(column.field_type, (StringType, BinaryType)):
+        stored = int(mode.removeprefix("truncate(").removesuffix(")"))
+        may_be_truncated = max(len(lower), len(upper)) >= stored
+    first, last = (_text(IdentityTransform(), column.field_type, each) for each in (lower, upper))
+    return ColumnBounds(name, first, last, all_nulls, may_be_truncated)
 
 
 def _text(transform: Transform[Any, Any], column_type: IcebergType, value: Any) -> str:

@@ -1,42 +1,24 @@
-"""Which metadata file is the newest of a table that no catalog knows any more. Pure.
+"""The checks of `lake doctor`: the catalog of a home, its tables, its session log and its targets.
 
-Every commit writes a metadata file, also one that the catalog then refuses. The files of commits that were made are
-chained: each names its predecessors in its metadata log.
-
-Tables that a home had and its catalog has not: which metadata file each can be registered from, and doing so.
-
-Forgetting what a damaged file of the session log may have held.
-
-Sessions may always be forgotten: the state of a target is in the target itself. Of a target that no session of this
-version has built, the log has the state; forgotten, all its hours are rebuilt, and nothing is appended a second time.
-
-What the checks of a home share: its settings, its pipeline and a clock.
-
-The check of the catalog: it opens, and has every table that the home had.
-
-The check for staged snapshots of targets that no session needs any more.
-
-The check of tables: files that can be read, properties that sessions need, and folders that hold no other table.
-
-The checks of the session log: its files, the tables that watermarks name, and open sessions.
-
-All checks of catalog, tables and session log, in the order in which one needs the other.
+A check only reads. A repair loses nothing that is not lost already: it registers tables again from their newest
+metadata files, sets properties, expires staged snapshots, and forgets what a damaged file of the session log held.
+Sessions may always be forgotten, because the state of a target is in the target itself.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
 from functools import cached_property, partial
 from pathlib import Path
-from typing import Any
 
 from pyiceberg.catalog import Catalog
 from pyiceberg.exceptions import ValidationError
 from pyiceberg.expressions import AlwaysTrue, EqualTo
-from pyiceberg.io import FileIO, load_file_io
+from pyiceberg.io import load_file_io
 from pyiceberg.serializers import FromInputFile
 from pyiceberg.table import Table
 
@@ -60,13 +42,7 @@ from lake_assets.incremental.declaration import Pipeline
 from lake_assets.incremental.engine import iceberg, publish
 from lake_assets.incremental.engine.columns import Declared, declared_columns, differences, load_existing, remedy_of
 from lake_assets.incremental.engine.engine import Engine
-from lake_assets.incremental.engine.iceberg import (
-    QUARANTINE,
-    DamagedFile,
-    damaged_file,
-    high_watermark_table,
-    session_table,
-)
+from lake_assets.incremental.engine.iceberg import QUARANTINE, DamagedFile, damaged_file
 from lake_assets.incremental.engine.readable import check_head
 from lake_assets.incremental.engine.session_log import LOG_PROPERTIES, create_tables
 from lake_assets.incremental.engine.state import State, number_of
@@ -74,13 +50,54 @@ from lake_assets.incremental.operations.freshness import target_problems
 from lake_assets.incremental.operations.maintain import (
     SnapshotReferences,
     engine_tables,
+    expire,
     former_tables,
     list_files,
     read_references,
 )
 from lake_assets.settings import Settings
 
-_VERSION = re.compile(r"^v?(\d+)")
+CATALOG, TABLES, LOG = "catalog", "tables", "session log"
+WATERMARKS, TARGETS, OPEN_SESSIONS, LEFTOVERS = "watermarks", "targets", "open sessions", "leftovers"
+
+SAMPLE = 3
+"""Number of manifests of each table that are read."""
+
+STARTED_AGAIN = "lake.started-again"
+"""Property of a log table that was created again on purpose: the former one in its folder is damaged."""
+
+_RESTORE = "Restore the catalog from a backup, or correct LAKE_CATALOG_URI."
+
+
+def diagnose_lake(settings: Settings, pipeline: Pipeline | None, *, clock: Callable[[], datetime]) -> list[Finding]:
+    """Check a home. Changes nothing, and raises nothing.
+
+    Args:
+        settings: The settings of the home.
+        pipeline: Its pipeline; None if it cannot be loaded, so that no table counts as declared.
+        clock: Returns the present moment.
+    """
+    home = _Home(settings, pipeline, clock)
+    found = run_checks([Check(CATALOG, home.check_catalog)])
+    try:
+        has_tables = bool(home.present)
+    except Exception:  # of SQLAlchemy, requests or the REST client, depending on the address; its check has reported it
+        has_tables = False
+    if not has_tables:
+        return found
+    checks = [Check(TABLES, home.check_tables), Check(LOG, home.check_log)]
+    if home.references is not None:
+        checks += [
+            Check(WATERMARKS, home.check_watermarks),
+            Check(TARGETS, home.check_targets),
+            Check(OPEN_SESSIONS, home.check_open_sessions),
+            Check(LEFTOVERS, home.check_leftovers),
+        ]
+    with one_look(home.catalog):
+        return found + run_checks(checks)
+
+
+# Tables that no catalog knows any more
 
 
 @dataclass(frozen=True)
@@ -104,7 +121,7 @@ class MetadataFile:
     @property
     def version(self) -> int:
         """The number that its name begins with: `00012-….metadata.json`, `v12.metadata.json`; -1 without one."""
-        found = _VERSION.match(self.name)
+        found = re.match(r"v?(\d+)", self.name)
         return int(found[1]) if found else -1
 
 
@@ -126,61 +143,38 @@ class Choice:
 def newest_metadata(files: Collection[MetadataFile]) -> Choice:
     """Return the newest metadata file of a folder.
 
-    If the folder held several tables one after the other, the newest one with a snapshot is meant, or the newest one
-    if none has a snapshot.
+    Every commit writes a metadata file, also one that the catalog then refuses. The files of commits that were made are
+    chained: each names its predecessors in its metadata log. If the folder held several tables one after the other, the
+    newest one with a snapshot is meant, or the newest one if none has a snapshot.
     """
-    readable = [file for file in files if file.uuid is not None]
-    if not readable:
-        return _no_readable_file(files)
-    newest = _newest_heads(_of_meant_table(readable))
-    damaged = _damaged_since(files, newest[0].version)
-    if damaged is not None:
-        return Choice(
-            problem=f"Its newest metadata file {damaged.name} is damaged.",
-            remedy=f"Restore {damaged.name} from a backup, or move it away to use the version before it.",
-        )
-    return Choice(newest[0].name) if len(newest) == 1 else _ambiguous(newest)
-
-
-def _of_meant_table(files: Sequence[MetadataFile]) -> list[MetadataFile]:
-    meant = max(files, key=lambda file: (file.has_snapshots, file.updated_ms))
-    return [file for file in files if file.uuid == meant.uuid]
-
-
-def _damaged_since(files: Collection[MetadataFile], version: int) -> MetadataFile | None:
-    """Return the damaged file with the highest version, from a version on; None if there is none."""
-    damaged = [file for file in files if file.uuid is None and file.version >= version]
-    return max(damaged, key=lambda file: file.version, default=None)
-
-
-def _newest_heads(files: Sequence[MetadataFile]) -> list[MetadataFile]:
-    """Return the files of the highest version that no other file names as its predecessor; at least one."""
-    named: set[str] = set()
-    for file in files:
-        named |= file.predecessors
-    heads = [file for file in files if file.name not in named] or list(files)
-    highest = max(file.version for file in heads)
-    return [file for file in heads if file.version == highest]
-
-
-def _ambiguous(newest: Sequence[MetadataFile]) -> Choice:
-    names = " and ".join(sorted(file.name for file in newest))
-    return Choice(
-        problem=f"Its metadata files {names} have the same version, and one of them was never committed.",
-        remedy="Move the wrong one away. The right one has the rows of the last commit.",
-    )
-
-
-def _no_readable_file(files: Collection[MetadataFile]) -> Choice:
     if not files:
         return Choice(problem="Its folder has no metadata file.", remedy="Restore the folder from a backup.")
-    names = ", ".join(sorted(file.name for file in files))
-    return Choice(
-        problem=f"None of its metadata files can be read: {names}.", remedy="Restore one of them from a backup."
-    )
-
-
-METADATA_SUFFIX = table_folders.METADATA_SUFFIX
+    readable = [file for file in files if file.uuid is not None]
+    if not readable:
+        names = ", ".join(sorted(file.name for file in files))
+        return Choice(
+            problem=f"None of its metadata files can be read: {names}.", remedy="Restore one of them from a backup."
+        )
+    meant = max(readable, key=lambda file: (file.has_snapshots, file.updated_ms))
+    of_table = [file for file in readable if file.uuid == meant.uuid]
+    predecessors = frozenset[str]().union(*(file.predecessors for file in of_table))
+    heads = [file for file in of_table if file.name not in predecessors] or of_table
+    version = max(file.version for file in heads)
+    damaged = [file for file in files if file.uuid is None and file.version >= version]
+    if damaged:
+        name = max(damaged, key=lambda file: file.version).name
+        return Choice(
+            problem=f"Its newest metadata file {name} is damaged.",
+            remedy=f"Restore {name} from a backup, or move it away to use the version before it.",
+        )
+    newest = sorted(file.name for file in heads if file.version == version)
+    if len(newest) > 1:
+        return Choice(
+            problem=f"Its metadata files {' and '.join(newest)} have the same version, "
+            "and one of them was never committed.",
+            remedy="Move the wrong one away. The right one has the rows of the last commit.",
+        )
+    return Choice(newest[0])
 
 
 @dataclass(frozen=True)
@@ -189,64 +183,18 @@ class LostTable:
 
     Attributes:
         name: The table.
-        location: Its folder; None if nothing says where it was.
         choice: The metadata file to register it from, or why there is none.
+        metadata_location: Location of that file; empty if there is none.
         has_files: Whether its folder has metadata files.
     """
 
     name: str
-    location: str | None
     choice: Choice
-    has_files: bool
-
-    @property
-    def metadata_location(self) -> str:
-        return f"{self.location}/metadata/{self.choice.file}"
+    metadata_location: str = ""
+    has_files: bool = False
 
 
-@dataclass(frozen=True)
-class LostTables:
-    """All tables that the catalog does not have: they are registered again together, or none is."""
-
-    tables: Sequence[LostTable]
-
-    @property
-    def found(self) -> list[LostTable]:
-        """Those whose newest metadata file is found."""
-        return [table for table in self.tables if table.choice.file]
-
-    @property
-    def not_found(self) -> list[LostTable]:
-        """Those that cannot be registered."""
-        return [table for table in self.tables if not table.choice.file]
-
-    @property
-    def can_be_registered(self) -> bool:
-        """Whether a newest metadata file is found for every table that has files."""
-        return bool(self.found) and not any(table.has_files for table in self.not_found)
-
-    @property
-    def named(self) -> str:
-        """What would be registered: the table, or how many."""
-        return self.found[0].name if len(self.found) == 1 else f"{len(self.found)} tables"
-
-    @property
-    def steps(self) -> tuple[str, ...]:
-        """What would be registered, from which file."""
-        return tuple(f"{table.name} from {table.metadata_location}" for table in self.found)
-
-
-def locations_of(settings: Settings) -> dict[str, str]:
-    """Return the tables that a home had, by its memory and by its warehouse: table → location."""
-    found = {}
-    for name, folder in table_folders.local_tables(settings.warehouse_address).items():
-        if table_folders.has_snapshots(folder):
-            found[name] = f"file://{folder}"
-    remembered = remembered_tables.read(settings.home)
-    return {**found, **(remembered.tables if remembered else {})}
-
-
-def lost_table(name: str, location: str | None, properties: Mapping[str, str]) -> LostTable:
+def find_lost(name: str, location: str | None, properties: Mapping[str, str]) -> LostTable:
     """Return how a table can be registered again.
 
     Args:
@@ -256,100 +204,42 @@ def lost_table(name: str, location: str | None, properties: Mapping[str, str]) -
     """
     if location is None:
         unknown = Choice(problem="Nothing says where its files are.", remedy="Restore the catalog from a backup.")
-        return LostTable(name, None, unknown, has_files=False)
+        return LostTable(name, unknown)
     io = load_file_io(dict(properties), location)
-    files = [_read(io, location, name) for name in _metadata_names(io, location)]
-    return LostTable(name, location, newest_metadata(files), has_files=bool(files))
+    files = []
+    for listed in list_files(io, f"{location}/metadata"):
+        file = listed.path.rpartition("/")[2]
+        if not file.endswith(table_folders.METADATA_SUFFIX):
+            continue
+        try:
+            metadata = FromInputFile.table_metadata(io.new_input(f"{location}/metadata/{file}"))
+        except (OSError, EOFError, ValueError, ValidationError):
+            files.append(MetadataFile(file, None))
+            continue
+        found = MetadataFile(
+            name=file,
+            uuid=str(metadata.table_uuid),
+            updated_ms=metadata.last_updated_ms,
+            has_snapshots=bool(metadata.snapshots),
+            predecessors=frozenset(entry.metadata_file.rpartition("/")[2] for entry in metadata.metadata_log),
+        )
+        files.append(found)
+    choice = newest_metadata(files)
+    return LostTable(name, choice, f"{location}/metadata/{choice.file}" if choice.file else "", bool(files))
 
 
-def register(settings: Settings, lost: Sequence[LostTable]) -> None:
-    """Register tables in the catalog, each from its chosen metadata file."""
-    catalog = connect(settings)
-    for table in lost:
-        catalog.create_namespace_if_not_exists(table.name.rpartition(".")[0])
-        catalog.register_table(table.name, table.metadata_location)
-    remember_tables(catalog, [table.name for table in lost], settings)
+# The checks
 
 
-def _metadata_names(io: FileIO, location: str) -> Iterable[str]:
-    for file in list_files(io, f"{location}/metadata"):
-        if file.path.endswith(METADATA_SUFFIX):
-            yield file.path.rpartition("/")[2]
+class _Home:
+    """A home to be checked. Each check yields what it finds."""
 
-
-def _read(io: FileIO, location: str, name: str) -> MetadataFile:
-    try:
-        metadata = FromInputFile.table_metadata(io.new_input(f"{location}/metadata/{name}"))
-    except (OSError, EOFError, ValueError, ValidationError):
-        return MetadataFile(name, None)
-    return MetadataFile(
-        name=name,
-        uuid=str(metadata.table_uuid),
-        updated_ms=metadata.last_updated_ms,
-        has_snapshots=bool(metadata.snapshots),
-        predecessors=frozenset(entry.metadata_file.rpartition("/")[2] for entry in metadata.metadata_log),
-    )
-
-
-STARTED_AGAIN = "lake.started-again"
-"""Property of a log table that was created again on purpose: the former one in its folder is damaged."""
-
-
-def forgotten_by(name: str, damaged: DamagedFile) -> str:
-    """Return what `forget` does about a damaged file of a log table, in the third person."""
-    if damaged.partition is not None:
-        return f"forgets the logged sessions of {damaged.partition}: the target keeps its state, which is in its table"
-    return f"starts {name} again and forgets all logged sessions: targets keep their state, which is in their tables"
-
-
-def forget(catalog: Catalog, name: str, damaged: DamagedFile) -> None:
-    """Forget the process of a damaged data file, or all processes if another file of the log table is damaged.
-
-    The files stay, so that they can be restored. The damaged table comes last: if a repair dies before it, the log
-    still cannot be read, and the repair is made again.
-    """
-    session, high_watermark = session_table(catalog), high_watermark_table(catalog)
-    other = high_watermark if name == session else session
-    if damaged.partition is not None:
-        _delete(catalog, other, damaged.partition)
-        _delete(catalog, name, damaged.partition)
-        return
-    _clear(catalog, other)
-    _clear(catalog, name)
-
-
-def _clear(catalog: Catalog, name: str) -> None:
-    """Delete all rows of a log table; one whose metadata or manifests are damaged is created again."""
-    if damaged_file(catalog, name, data=False) is None:
-        _delete(catalog, name, None)
-        return
-    catalog.drop_table(name)
-    create_tables(catalog)
-    with iceberg.load(catalog, name).transaction() as transaction:
-        transaction.set_properties({STARTED_AGAIN: "true"})
-
-
-def _delete(catalog: Catalog, name: str, process: str | None) -> None:
-    """Delete the rows of a process, or all. Whole files go, by metadata alone: a damaged one is not opened."""
-    rows = AlwaysTrue() if process is None else EqualTo("process_name", process)  # type: ignore[call-arg, arg-type]
-    for attempt in iceberg.retrying():
-        with attempt:
-            iceberg.load(catalog, name).delete(rows)
-
-
-@dataclass(frozen=True)
-class Context:
-    """A home to be checked.
-
-    Attributes:
-        settings: Its settings.
-        pipeline: Its pipeline; None if it cannot be loaded.
-        clock: Returns the present moment.
-    """
-
-    settings: Settings
-    pipeline: Pipeline | None
-    clock: Callable[[], datetime]
+    def __init__(self, settings: Settings, pipeline: Pipeline | None, clock: Callable[[], datetime]) -> None:
+        self.settings = settings
+        self.pipeline = pipeline
+        self.clock = clock
+        self.logs = settings.session_table, settings.high_watermark_table
+        self.targets = frozenset(target.table for target in pipeline.targets) if pipeline else frozenset[str]()
 
     @cached_property
     def catalog(self) -> Catalog:
@@ -369,178 +259,321 @@ class Context:
         except Exception:  # whatever a damaged file makes its reader raise
             return None
 
-    @property
-    def logs(self) -> tuple[str, str]:
-        """The two tables of the session log."""
-        return self.settings.session_table, self.settings.high_watermark_table
-
-    @property
-    def targets(self) -> frozenset[str]:
-        """The declared targets."""
-        return frozenset(target.table for target in self.pipeline.targets) if self.pipeline else frozenset()
-
     @cached_property
     def columns(self) -> Mapping[str, Declared]:
         """Table → its declared columns."""
         return declared_columns(self.pipeline) if self.pipeline else {}
 
-    @property
-    def declared(self) -> frozenset[str]:
-        """The tables that `lake init` creates."""
-        raw = {raw.table for raw in self.pipeline.raw} if self.pipeline else set()
-        return self.targets.union(raw, engine_tables(log_tables(self.settings)))
+    def loaded_targets(self) -> Iterator[tuple[str, Table]]:
+        """Yield the targets that can be loaded; the check of tables reports the others."""
+        for name in sorted(self.targets & self.present):
+            with suppress(TableDamaged):
+                yield name, iceberg.load(self.catalog, name)
 
+    # The catalog: it opens, and has every table that the home had
 
-CATALOG_CHECK = "catalog"
-_RESTORE = "Restore the catalog from a backup, or correct LAKE_CATALOG_URI."
+    def check_catalog(self) -> Iterator[Finding]:
+        address = self.settings.catalog_address
+        remembered = remembered_tables.read(self.settings.home)
+        had: dict[str, str | None] = {}
+        for name, folder in table_folders.local_tables(self.settings.warehouse_address).items():
+            if table_folders.has_snapshots(folder):
+                had[name] = f"file://{folder}"
+        had |= remembered.tables if remembered else {}
+        own = pyiceberg_properties(self.settings, chooses_io=False)
+        try:
+            present = self.present
+        except ServiceError as error:
+            # A lock or missing permissions are no damage. The files of a catalog elsewhere may be as far away as it is.
+            is_damaged = "not a database" in error.problem or "malformed" in error.problem
+            lost = []
+            if is_damaged and address.startswith("sqlite"):
+                lost = [find_lost(name, location, own) for name, location in sorted(had.items())]
+            finding = self._registrable(error.problem, lost, damaged=sqlite_file(address)) if lost else None
+            unrepairable = Finding(CATALOG, "error", error.problem, error.remedy)
+            yield finding if finding and finding.repair else unrepairable
+            return
+        known = dict(had)
+        for watermark in self.references.watermarks if self.references else ():
+            known.setdefault(watermark["source"], None)
+            known.setdefault(watermark["process_name"], None)
+        lost = []
+        for name in sorted(known.keys() - present):
+            lost.append(find_lost(name, known[name], own if is_blank(self.settings) else self.catalog.properties))
+        raw = {raw.table for raw in self.pipeline.raw} if self.pipeline else ()
+        declared = self.targets.union(engine_tables(log_tables(self.settings)), raw)
+        if not present and not lost:
+            text = f"{self.settings.home} was never initialised: its catalog has no tables."
+            remedy = "Run `lake init`, or set LAKE_HOME to the directory that is meant."
+            yield Finding(CATALOG, "error", text, remedy)
+            return
+        found = [table.name for table in lost if table.choice.file]
+        if found:
+            text = f"The catalog does not have {', '.join(found)}, which the home had."
+            if not present:
+                former = remembered.catalog if remembered else None
+                text = CatalogLost(safe_address(address), home=self.settings.home, tables=found, former=former).problem
+            yield self._registrable(text, lost)
+        for table in lost:
+            if table.choice.file:
+                continue
+            text = f"The catalog does not have {table.name}. {table.choice.problem}"
+            if table.has_files or table.name in declared:
+                yield Finding(CATALOG, "error", text, table.choice.remedy)
+                continue
+            remedy, repair = table.choice.remedy, None
+            if remembered and table.name in remembered.tables:
+                what = f"forgets {table.name}, which has no files and no pipeline declares"
+                repair = Repair(what, partial(remembered_tables.forget, self.settings.home, [table.name]))
+                remedy += f" If it was dropped, `lake doctor --repair` {what}."
+            yield Finding(CATALOG, "warning", text, remedy, repair)
+        new = sorted(declared - present - known.keys())
+        if new:
+            yield Finding(
+                CATALOG, "warning", f"Declared tables do not exist yet: {', '.join(new)}.", "Run `lake init`."
+            )
+        if not lost:
+            yield Finding(CATALOG, "ok", f"{safe_address(address)} has {len(present)} tables.")
 
-
-def check_catalog(context: Context) -> Iterator[Finding]:
-    """Yield what is wrong with the catalog."""
-    had = locations_of(context.settings)
-    try:
-        present = context.present
-    except ServiceError as error:
-        yield _unreadable(context, error, had)
-        return
-    known: dict[str, str | None] = {**dict.fromkeys(_named_by(context.references)), **had}
-    lost = _lost(context, {name: known[name] for name in sorted(set(known) - present)})
-    if not present and not lost.tables:
-        yield _never_initialised(context)
-        return
-    if lost.found:
-        yield _registrable(context, lost)
-    for table in lost.not_found:
-        yield _without_files(context, table)
-    yield from _not_created(context, known)
-    if not lost.tables:
-        yield Finding(
-            CATALOG_CHECK, "ok", f"{safe_address(context.settings.catalog_address)} has {len(present)} tables."
+    def _registrable(self, text: str, lost: Sequence[LostTable], *, damaged: Path | None = None) -> Finding:
+        """Return the finding of lost tables, with a repair if all that have files can be registered again."""
+        found = [table for table in lost if table.choice.file]
+        steps = tuple(f"{table.name} from {table.metadata_location}" for table in found)
+        if not found or any(table.has_files and not table.choice.file for table in lost):
+            remedy = f"{_RESTORE} Or repair the other lost tables first: all are registered again, or none."
+            return Finding(CATALOG, "error", text, remedy, details=steps)
+        what = f"registers {found[0].name if len(found) == 1 else f'{len(found)} tables'} again"
+        if damaged is not None:
+            what = f"moves {damaged.name} away and {what}"
+        repair = Repair(what, partial(self._register, found, damaged))
+        return Finding(
+            CATALOG, "error", text, f"{_RESTORE} Or run `lake doctor --repair`, which {what}.", repair, steps
         )
 
+    def _register(self, lost: Sequence[LostTable], damaged: Path | None = None) -> None:
+        """Register tables, each from its chosen metadata file; before it, move a damaged file of the catalog away."""
+        if damaged is not None:
+            number = 1
+            while (aside := damaged.with_name(f"{damaged.name}.damaged-{number}")).exists():
+                number += 1
+            for journal in damaged.parent.glob(f"{damaged.name}-*"):  # SQLite would apply it to the new file
+                journal.replace(aside.with_name(f"{aside.name}{journal.name.removeprefix(damaged.name)}"))
+            damaged.replace(aside)
+        catalog = connect(self.settings)
+        for table in lost:
+            catalog.create_namespace_if_not_exists(table.name.rpartition(".")[0])
+            catalog.register_table(table.name, table.metadata_location)
+        remember_tables(catalog, [table.name for table in lost], self.settings)
 
-def _not_created(context: Context, known: Collection[str]) -> Iterator[Finding]:
-    new = sorted(context.declared - context.present - set(known))
-    if new:
-        yield Finding(
-            CATALOG_CHECK, "warning", f"Declared tables do not exist yet: {', '.join(new)}.", "Run `lake init`."
-        )
+    # Tables: files that can be read, properties that sessions need, and folders that hold no other table
+
+    def check_tables(self) -> Iterator[Finding]:
+        sound = 0
+        for name in sorted(self.present):
+            found = list(self._check_table(name))
+            yield from found
+            sound += not found
+        if sound:
+            yield Finding(TABLES, "ok", f"{sound} tables are sound: metadata, up to {SAMPLE} manifests, properties.")
+
+    def _check_table(self, name: str) -> Iterator[Finding]:
+        damaged = damaged_file(self.catalog, name, manifests=SAMPLE, data=False)
+        if damaged is not None:
+            if name not in self.logs:  # their own check reports these, and can repair them
+                error = TableDamaged(name, damaged.path, damaged.cause)
+                yield Finding(TABLES, "error", error.problem, error.remedy)
+            return
+        table = iceberg.load(self.catalog, name)
+
+        required: Mapping[str, str] = {}
+        if name in self.targets:
+            required = {iceberg.WAP_ENABLED: "true"}
+        elif name in (*self.logs, QUARANTINE):
+            required = LOG_PROPERTIES
+        properties = table.metadata.properties
+        wrong = {key: value for key, value in required.items() if properties.get(key, "").lower() != value}
+        if wrong:
+            as_text = ", ".join(f"{key}={value}" for key, value in wrong.items())
+            text = f"{name} lacks the properties {as_text}."
+            if iceberg.WAP_ENABLED in wrong:
+                text = WriteAuditPublishDisabled(name).problem
+            repair = Repair(f"sets {as_text} of {name}", partial(self._set_properties, name, wrong))
+            yield Finding(TABLES, "error", text, f"Run `lake doctor --repair`, which {repair.what}.", repair)
+
+        try:
+            iceberg.complete_through(table, name)
+        except InvalidCompleteThrough as invalid:
+            offered = None
+            if self.references is not None:
+                hour = self.references.complete_through(name)
+                what = f"removes complete-through of {name}, which no session has recorded"
+                if hour is not None:
+                    what = f"sets complete-through of {name} to {hour_key(hour)}, "
+                    what += "the last hour that sessions have recorded"
+                recorded = iceberg.complete_through_property(hour)
+                offered = Repair(what, partial(self._set_properties, name, recorded))
+            yield Finding(TABLES, "error", invalid.problem, invalid.remedy, offered)
+
+        raw = self.pipeline.raw_table(name) if self.pipeline else None
+        if raw is not None and raw.exists_already:
+            try:
+                check_head(load_existing(self.catalog, raw), name)
+            except SourceError as unreadable:
+                yield Finding(TABLES, "error", unreadable.problem, unreadable.remedy)
+
+        declared = self.columns.get(name)
+        if declared is not None:
+            for each in differences(declared, table.schema()):
+                if declared.stops(each):
+                    yield Finding(TABLES, "error", each.text, remedy_of(each))
+
+        former = former_tables(table)
+        if not former:
+            return
+        lost = find_lost(name, table.location(), self.catalog.properties)
+        if not table.metadata.snapshots and lost.choice.file and self._log_was_started_again():
+            text = (
+                f"{name} is empty, but its folder holds a former table with rows, and the session log is empty, too: "
+            )
+            text += "the catalog was lost, and tables were created anew."
+            repair = Repair(f"registers the former {name} in place of the empty one", partial(self._restore, lost))
+            remedy = f"Run `lake doctor --repair`, which {repair.what}."
+            yield Finding(TABLES, "error", text, remedy, repair, (f"{name} from {lost.metadata_location}",))
+        else:
+            text = f"The folder of {name} also holds a former table, so maintenance removes no orphans from it."
+            files = ", ".join(sorted(former.values()))
+            yield Finding(TABLES, "warning", text, f"If that table is not needed, delete its metadata: {files}.")
+
+    def _set_properties(self, name: str, properties: Mapping[str, str | None]) -> None:
+        """Set properties of a table; None removes one."""
+        for attempt in iceberg.retrying():
+            with attempt, iceberg.load(self.catalog, name).transaction() as transaction:
+                for key, value in properties.items():
+                    if value is None:
+                        transaction.remove_properties(key)
+                    else:
+                        transaction.set_properties({key: value})
+
+    def _log_was_started_again(self) -> bool:
+        """Whether the session log is empty over a former one: somebody who drops a table does not drop the log too."""
+        name, _ = self.logs
+        if name not in self.present:
+            return False
+        log = iceberg.load(self.catalog, name)
+        is_empty = not log.metadata.snapshots and STARTED_AGAIN not in log.metadata.properties
+        return is_empty and bool(former_tables(log))
+
+    def _restore(self, lost: LostTable) -> None:
+        if not iceberg.load(self.catalog, lost.name).metadata.snapshots:  # nobody has written to it meanwhile
+            self.catalog.drop_table(lost.name)
+            self._register([lost])
+
+    # The session log
+
+    def check_log(self) -> Iterator[Finding]:
+        """Yield the damaged files of the log. All files are read, because each may be the newest of a process."""
+        sound = True
+        for name in self.logs:
+            damaged = damaged_file(self.catalog, name) if name in self.present else None
+            if damaged is None:
+                continue
+            sound = False
+            what = f"starts {name} again and forgets all logged sessions: "
+            what += "targets keep their state, which is in their tables"
+            if damaged.partition is not None:
+                what = f"forgets the logged sessions of {damaged.partition}: "
+                what += "the target keeps its state, which is in its table"
+            error = TableDamaged(name, damaged.path, damaged.cause, repair=what)
+            repair = Repair(what, partial(self._forget, name, damaged))
+            yield Finding(LOG, "error", error.problem, error.remedy, repair)
+        if sound:
+            yield Finding(LOG, "ok", f"{' and '.join(self.logs)} can be read.")
+
+    def _forget(self, name: str, damaged: DamagedFile) -> None:
+        """Forget the process of a damaged data file, or all processes if another file of the log table is damaged.
+
+        Whole files go, by metadata alone, and stay in the folder, so that they can be restored. The damaged table comes
+        last: if a repair dies before it, the log still cannot be read, and the repair is made again.
+        """
+        process = damaged.partition
+        rows = AlwaysTrue() if process is None else EqualTo("process_name", process)  # type: ignore[call-arg, arg-type]
+        for log in sorted(self.logs, key=lambda each: each == name):
+            if process is None and damaged_file(self.catalog, log, data=False) is not None:
+                self.catalog.drop_table(log)
+                create_tables(self.catalog)
+                self._set_properties(log, {STARTED_AGAIN: "true"})
+                continue
+            for attempt in iceberg.retrying():
+                with attempt:
+                    iceberg.load(self.catalog, log).delete(rows)
+
+    def check_watermarks(self) -> Iterator[Finding]:
+        """Yield the watermarks whose source or target is missing or was replaced."""
+        assert self.references is not None
+        found: dict[Finding, None] = {}
+        for watermark in self.references.watermarks:
+            process, source = watermark["process_name"], watermark["source"]
+            level: Level = "error" if process in self.targets else "warning"
+            if process not in self.present | self.targets:
+                text = f"{self.logs[1]} has watermarks of {process}, but the catalog has no such table."
+                remedy = f"Restore {process}. If it was removed on purpose, nothing is to be done."
+                found[Finding(WATERMARKS, level, text, remedy)] = None
+            if source not in self.present:
+                text = f"{process} reads {source}, but the catalog has no such table."
+                remedy = f"Restore {source}, or correct the declaration of {process}."
+                found[Finding(WATERMARKS, level, text, remedy)] = None
+            elif damaged_file(self.catalog, source, manifests=0, data=False) is None:
+                uuid = str(iceberg.load(self.catalog, source).metadata.table_uuid)
+                if uuid != watermark["table_uuid"]:
+                    error = SourceReplaced(source, expected=watermark["table_uuid"], found=uuid)
+                    found[Finding(WATERMARKS, "warning", f"{process}: {error.problem}", error.remedy)] = None
+        yield from found
+        if not found:
+            yield Finding(WATERMARKS, "ok", f"{len(self.references.watermarks)} watermarks fit their tables.")
+
+    # Targets
+
+    def check_targets(self) -> Iterator[Finding]:
+        """Yield the targets that are not as their sessions left them: dropped, replaced, rolled back."""
+        if self.pipeline is None:
+            return
+        problems = target_problems(Engine(self.catalog, self.pipeline, clock=self.clock))
+        for problem in problems:
+            yield Finding(TARGETS, "error", problem.problem, problem.remedy)
+        if not problems:
+            yield Finding(TARGETS, "ok", f"{len(self.targets)} targets are as their sessions left them.")
+
+    def check_open_sessions(self) -> Iterator[Finding]:
+        """Yield the sessions that other programs write. They block nobody, so none has to be ended."""
+        any_open = False
+        for name, table in self.loaded_targets():
+            opened = State(name, table=table).opened
+            if opened is not None:
+                any_open = True
+                since = f"{datetime.fromisoformat(opened['at']):%Y-%m-%d %H:%M} UTC"
+                text = f"Session {opened['plan']['session_id']} of {name} waits for an external job since {since}."
+                yield Finding(OPEN_SESSIONS, "ok", text)
+        if not any_open:
+            yield Finding(OPEN_SESSIONS, "ok", "No session is open.")
+
+    def check_leftovers(self) -> Iterator[Finding]:
+        """Yield the targets with staged snapshots that can never be published."""
+        any_found = False
+        for name, table in self.loaded_targets():
+            ids = _leftovers(table)
+            if ids:
+                any_found = True
+                repair = Repair(
+                    f"expires {len(ids)} staged snapshots of {name}", partial(expire, self.catalog, name, _leftovers)
+                )
+                text = f"{name} has {len(ids)} staged snapshots of ended sessions: {', '.join(map(str, ids))}."
+                remedy = f"Maintenance expires them later; `lake doctor --repair` {repair.what}."
+                yield Finding(LEFTOVERS, "warning", text, remedy, repair)
+        if not any_found:
+            yield Finding(LEFTOVERS, "ok", "No target has staged snapshots that no session needs.")
 
 
-def _registrable(context: Context, lost: LostTables) -> Finding:
-    """Return the finding of tables that can be registered again, once the others that have files can, too."""
-    text = _lost_text(context, [table.name for table in lost.found])
-    if not lost.can_be_registered:
-        remedy = f"{_RESTORE} Or repair the other lost tables first: all are registered again, or none."
-        return Finding(CATALOG_CHECK, "error", text, remedy, details=lost.steps)
-    repair = Repair(f"registers {lost.named} again", lambda: register(context.settings, lost.found))
-    remedy = f"{_RESTORE} Or run `lake doctor --repair`, which {repair.what}."
-    return Finding(CATALOG_CHECK, "error", text, remedy, repair, lost.steps)
-
-
-def _lost_text(context: Context, names: Sequence[str]) -> str:
-    if context.present:
-        return f"The catalog does not have {', '.join(names)}, which the home had."
-    remembered = remembered_tables.read(context.settings.home)
-    former = remembered.catalog if remembered else None
-    address = safe_address(context.settings.catalog_address)
-    return CatalogLost(address, home=context.settings.home, tables=names, former=former).problem
-
-
-def _without_files(context: Context, lost: LostTable) -> Finding:
-    text = f"The catalog does not have {lost.name}. {lost.choice.problem}"
-    if lost.has_files or lost.name in context.declared:
-        return Finding(CATALOG_CHECK, "error", text, lost.choice.remedy)
-    remembered = remembered_tables.read(context.settings.home)
-    if remembered is None or lost.name not in remembered.tables:
-        return Finding(CATALOG_CHECK, "warning", text, lost.choice.remedy)
-    repair = Repair(
-        f"forgets {lost.name}, which has no files and no pipeline declares",
-        lambda: remembered_tables.forget(context.settings.home, [lost.name]),
-    )
-    remedy = f"{lost.choice.remedy} If it was dropped, `lake doctor --repair` {repair.what}."
-    return Finding(CATALOG_CHECK, "warning", text, remedy, repair)
-
-
-def _never_initialised(context: Context) -> Finding:
-    return Finding(
-        CATALOG_CHECK,
-        "error",
-        f"{context.settings.home} was never initialised: its catalog has no tables.",
-        "Run `lake init`, or set LAKE_HOME to the directory that is meant.",
-    )
-
-
-def _unreadable(context: Context, error: ServiceError, had: Mapping[str, str]) -> Finding:
-    """Return the finding of a catalog that cannot be opened; an SQLite file that is damaged can be replaced."""
-    if not _is_damaged_file(context, error):  # the files of its tables may be as far away as the catalog
-        return Finding(CATALOG_CHECK, "error", error.problem, error.remedy)
-    properties = pyiceberg_properties(context.settings, chooses_io=False)
-    lost = LostTables([lost_table(name, location, properties) for name, location in sorted(had.items())])
-    if not lost.can_be_registered:
-        return Finding(CATALOG_CHECK, "error", error.problem, error.remedy)
-    file = sqlite_file(context.settings.catalog_address)
-    repair = Repair(
-        f"moves {file.name} away and registers {lost.named} again",
-        lambda: _replace(context, file, lost.found),
-    )
-    remedy = f"{_RESTORE} Or run `lake doctor --repair`, which {repair.what}."
-    return Finding(CATALOG_CHECK, "error", error.problem, remedy, repair, lost.steps)
-
-
-def _is_damaged_file(context: Context, error: ServiceError) -> bool:
-    """Whether SQLite says that its file is damaged. Other failures, such as a lock or permissions, are no damage."""
-    is_file = context.settings.catalog_address.startswith("sqlite")
-    return is_file and ("not a database" in error.problem or "malformed" in error.problem)
-
-
-def _replace(context: Context, file: Path, lost: Sequence[LostTable]) -> None:
-    number = 1
-    while (aside := file.with_name(f"{file.name}.damaged-{number}")).exists():
-        number += 1
-    for journal in file.parent.glob(f"{file.name}-*"):  # SQLite would apply it to the new file
-        journal.replace(aside.with_name(f"{aside.name}{journal.name.removeprefix(file.name)}"))
-    file.replace(aside)
-    register(context.settings, lost)
-
-
-def _lost(context: Context, locations: Mapping[str, str | None]) -> LostTables:
-    if not locations:
-        return LostTables([])
-    own = pyiceberg_properties(context.settings, chooses_io=False)
-    properties = own if is_blank(context.settings) else context.catalog.properties
-    return LostTables([lost_table(name, location, properties) for name, location in locations.items()])
-
-
-def _named_by(references: SnapshotReferences | None) -> set[str]:
-    """Return the tables that watermarks name, as sources and as targets."""
-    names: set[str] = set()
-    for watermark in references.watermarks if references else ():
-        names.update((watermark["source"], watermark["process_name"]))
-    return names
-
-
-LEFTOVER_CHECK = "leftovers"
-
-
-def check_leftovers(context: Context) -> Iterator[Finding]:
-    """Yield the targets with staged snapshots that were never published and that no session needs."""
-    any_found = False
-    loaded = {name: _load(context, name) for name in sorted(context.targets & context.present)}
-    for name, table in loaded.items():
-        ids = leftover_snapshots(table) if table else []
-        if ids:
-            any_found = True
-            what = f"expires {len(ids)} staged snapshots of {name}"
-            repair = Repair(what, partial(_expire, context, name))
-            text = f"{name} has {len(ids)} staged snapshots of ended sessions: {', '.join(map(str, ids))}."
-            remedy = f"Maintenance expires them later; `lake doctor --repair` {what}."
-            yield Finding(LEFTOVER_CHECK, "warning", text, remedy, repair)
-    if not any_found:
-        yield Finding(LEFTOVER_CHECK, "ok", "No target has staged snapshots that no session needs.")
-
-
-def leftover_snapshots(table: Table) -> list[int]:
+def _leftovers(table: Table) -> list[int]:
     """Return the staged snapshots of a target that can never be published: a session of a later number has ended.
 
     A snapshot of the next number may belong to a session that runs now, or to one that an audit has stopped, which
@@ -559,285 +592,3 @@ def leftover_snapshots(table: Table) -> list[int]:
         if wap_id.rpartition(".")[0] != written_for and number_of(snapshot) <= ended:
             found.append(snapshot.snapshot_id)
     return found
-
-
-def _load(context: Context, name: str) -> Table | None:
-    try:
-        return iceberg.load(context.catalog, name)
-    except TableDamaged:  # the check of tables reports it
-        return None
-
-
-def _expire(context: Context, name: str) -> None:
-    for attempt in iceberg.retrying():
-        with attempt:
-            table = iceberg.load(context.catalog, name)
-            ids = leftover_snapshots(table)
-            if ids:
-                table.maintenance.expire_snapshots().by_ids(ids).commit()
-
-
-TABLE_CHECK = "tables"
-SAMPLE = 3
-"""Number of manifests of each table that are read."""
-
-
-def check_tables(context: Context) -> Iterator[Finding]:
-    """Yield what is wrong with the tables of the catalog."""
-    sound = 0
-    for name in sorted(context.present):
-        found = list(_check_table(context, name))
-        yield from found
-        sound += not found
-    if sound:
-        yield Finding(TABLE_CHECK, "ok", f"{sound} tables are sound: metadata, up to {SAMPLE} manifests, properties.")
-
-
-def _check_table(context: Context, name: str) -> Iterator[Finding]:
-    damaged = damaged_file(context.catalog, name, manifests=SAMPLE, data=False)
-    if damaged is not None:
-        if name not in context.logs:  # the check of sessions reports these, and can repair them
-            error = TableDamaged(name, damaged.path, damaged.cause)
-            yield Finding(TABLE_CHECK, "error", error.problem, error.remedy)
-        return
-    table = iceberg.load(context.catalog, name)
-    yield from _check_properties(context, name, table)
-    yield from _check_complete_through(context, name, table)
-    yield from _check_of_another_program(context, name)
-    yield from _check_columns(context, name, table)
-    former = former_tables(table)
-    if former:
-        yield _former_table(context, name, table, sorted(former.values()))
-
-
-def _check_of_another_program(context: Context, name: str) -> Iterator[Finding]:
-    """Yield why a table that another program has created cannot be read; its sessions would stop."""
-    raw = context.pipeline.raw_table(name) if context.pipeline else None
-    if raw is None or not raw.exists_already:
-        return
-    try:
-        check_head(load_existing(context.catalog, raw), name)
-    except SourceError as error:
-        yield Finding(TABLE_CHECK, "error", error.problem, error.remedy)
-
-
-def _check_columns(context: Context, name: str, table: Table) -> Iterator[Finding]:
-    """Yield in which columns a table differs from its declaration so that sessions or landings stop."""
-    declared = context.columns.get(name)
-    if declared is None:
-        return
-    for each in differences(declared, table.schema()):
-        if declared.stops(each):
-            yield Finding(TABLE_CHECK, "error", each.text, remedy_of(each))
-
-
-def _former_table(context: Context, name: str, table: Table, files: Sequence[str]) -> Finding:
-    """Return the finding of a folder that also holds a former table, which can be restored if a catalog was lost."""
-    lost = lost_table(name, table.location(), context.catalog.properties)
-    if _is_empty(table) and lost.choice.file and _log_was_started_again(context):
-        text = f"{name} is empty, but its folder holds a former table with rows, and the session log is empty, too: "
-        text += "the catalog was lost, and tables were created anew."
-        repair = Repair(f"registers the former {name} in place of the empty one", partial(_restore, context, lost))
-        step = f"{name} from {lost.metadata_location}"
-        return Finding(TABLE_CHECK, "error", text, f"Run `lake doctor --repair`, which {repair.what}.", repair, (step,))
-    text = f"The folder of {name} also holds a former table, so maintenance removes no orphans from it."
-    return Finding(
-        TABLE_CHECK, "warning", text, f"If that table is not needed, delete its metadata: {', '.join(files)}."
-    )
-
-
-def _log_was_started_again(context: Context) -> bool:
-    """Whether the session log is empty over a former one: somebody who drops a table does not drop the log with it."""
-    name, _ = context.logs
-    if name not in context.present:
-        return False
-    log = iceberg.load(context.catalog, name)
-    on_purpose = STARTED_AGAIN in log.metadata.properties
-    return _is_empty(log) and not on_purpose and bool(former_tables(log))
-
-
-def _is_empty(table: Table) -> bool:
-    return not table.metadata.snapshots
-
-
-def _restore(context: Context, lost: LostTable) -> None:
-    if _is_empty(iceberg.load(context.catalog, lost.name)):  # nobody has written to it meanwhile
-        context.catalog.drop_table(lost.name)
-        register(context.settings, [lost])
-
-
-def _check_properties(context: Context, name: str, table: Table) -> Iterator[Finding]:
-    required: Mapping[str, str] = {}
-    if name in context.targets:
-        required = {iceberg.WAP_ENABLED: "true"}
-    elif name in (*context.logs, QUARANTINE):
-        required = LOG_PROPERTIES
-    wrong = {}
-    for key, value in required.items():
-        if table.metadata.properties.get(key, "").lower() != value:
-            wrong[key] = value
-    if not wrong:
-        return
-    settings = ", ".join(f"{key}={value}" for key, value in wrong.items())
-    text = f"{name} lacks the properties {settings}."
-    if iceberg.WAP_ENABLED in wrong:
-        text = WriteAuditPublishDisabled(name).problem
-    repair = Repair(f"sets {settings} of {name}", lambda: _set_properties(context, name, wrong))
-    yield Finding(TABLE_CHECK, "error", text, f"Run `lake doctor --repair`, which {repair.what}.", repair)
-
-
-def _check_complete_through(context: Context, name: str, table: Table) -> Iterator[Finding]:
-    try:
-        iceberg.complete_through(table, name)
-    except InvalidCompleteThrough as error:
-        references = context.references
-        hour = references.complete_through(name) if references else None
-        what = f"removes complete-through of {name}, which no session has recorded"
-        if hour is not None:
-            what = f"sets complete-through of {name} to {hour_key(hour)}, the last hour that sessions have recorded"
-        repair = None
-        if references is not None:
-            repair = Repair(what, lambda: _set_complete_through(context, name, hour))
-        yield Finding(TABLE_CHECK, "error", error.problem, error.remedy, repair)
-
-
-def _set_complete_through(context: Context, name: str, hour: int | None) -> None:
-    if hour is not None:
-        _set_properties(context, name, {iceberg.COMPLETE_THROUGH: hour_key(hour)})
-        return
-    for attempt in iceberg.retrying():
-        with attempt, iceberg.load(context.catalog, name).transaction() as transaction:
-            transaction.remove_properties(iceberg.COMPLETE_THROUGH)
-
-
-def _set_properties(context: Context, name: str, properties: Mapping[str, str]) -> None:
-    for attempt in iceberg.retrying():
-        with attempt, iceberg.load(context.catalog, name).transaction() as transaction:
-            transaction.set_properties(dict(properties))
-
-
-LOG, WATERMARKS, TARGETS, OPEN_SESSIONS = "session log", "watermarks", "targets", "open sessions"
-
-Row = Mapping[str, Any]
-
-
-def check_log(context: Context) -> Iterator[Finding]:
-    """Yield the damaged files of the session log. All files are read, because each may be the newest of a process."""
-    sound = True
-    for name in context.logs:
-        damaged = damaged_file(context.catalog, name) if name in context.present else None
-        if damaged is not None:
-            sound = False
-            yield _damaged(context, name, damaged)
-    if sound:
-        yield Finding(LOG, "ok", f"{' and '.join(context.logs)} can be read.")
-
-
-def check_watermarks(context: Context, references: SnapshotReferences) -> Iterator[Finding]:
-    """Yield the watermarks whose source or target is missing or was replaced."""
-    found: list[Finding] = []
-    for watermark in references.watermarks:
-        found += _check_watermark(context, watermark)
-    yield from dict.fromkeys(found)
-    if not found:
-        yield Finding(WATERMARKS, "ok", f"{len(references.watermarks)} watermarks fit their tables.")
-
-
-def check_targets(context: Context) -> Iterator[Finding]:
-    """Yield the targets that are not as their sessions left them: dropped, replaced, rolled back."""
-    if context.pipeline is None:
-        return
-    engine = Engine(context.catalog, context.pipeline, clock=context.clock)
-    problems = target_problems(engine)
-    for problem in problems:
-        yield Finding(TARGETS, "error", problem.problem, problem.remedy)
-    if not problems:
-        yield Finding(TARGETS, "ok", f"{len(context.targets)} targets are as their sessions left them.")
-
-
-def check_open_sessions(context: Context) -> Iterator[Finding]:
-    """Yield the sessions that other programs write. They block nobody, so none has to be ended."""
-    found = []
-    for name in sorted(context.targets & context.present):
-        opened = State(name, table=_load_or_none(context, name)).opened
-        if opened is not None:
-            since = datetime.fromisoformat(opened["at"])
-            text = f"Session {opened['plan']['session_id']} of {name} waits for an external job since "
-            found.append(Finding(OPEN_SESSIONS, "ok", f"{text}{since:%Y-%m-%d %H:%M} UTC."))
-    yield from found
-    if not found:
-        yield Finding(OPEN_SESSIONS, "ok", "No session is open.")
-
-
-def _load_or_none(context: Context, name: str) -> Table | None:
-    try:
-        return iceberg.load(context.catalog, name)
-    except TableDamaged:  # the check of tables reports it
-        return None
-
-
-def _damaged(context: Context, name: str, damaged: DamagedFile) -> Finding:
-    what = forgotten_by(name, damaged)
-    error = TableDamaged(name, damaged.path, damaged.cause, repair=what)
-    repair = Repair(what, lambda: forget(context.catalog, name, damaged))
-    return Finding(LOG, "error", error.problem, error.remedy, repair)
-
-
-def _check_watermark(context: Context, watermark: Row) -> Iterator[Finding]:
-    process = watermark["process_name"]
-    source = watermark["source"]
-    level: Level = "error" if process in context.targets else "warning"
-    if process not in context.present and process not in context.targets:
-        text = f"{context.logs[1]} has watermarks of {process}, but the catalog has no such table."
-        yield Finding(
-            WATERMARKS, level, text, f"Restore {process}. If it was removed on purpose, nothing is to be done."
-        )
-    if source not in context.present:
-        text = f"{process} reads {source}, but the catalog has no such table."
-        yield Finding(WATERMARKS, level, text, f"Restore {source}, or correct the declaration of {process}.")
-    elif damaged_file(context.catalog, source, manifests=0, data=False) is None:
-        found = str(iceberg.load(context.catalog, source).metadata.table_uuid)
-        if found != watermark["table_uuid"]:
-            error = SourceReplaced(source, expected=watermark["table_uuid"], found=found)
-            yield Finding(WATERMARKS, "warning", f"{process}: {error.problem}", error.remedy)
-
-
-def diagnose_lake(
-    settings: Settings,
-    pipeline: Pipeline | None,
-    *,
-    clock: Callable[[], datetime],
-) -> list[Finding]:
-    """Check a home. Changes nothing, and raises nothing.
-
-    Args:
-        settings: The settings of the home.
-        pipeline: Its pipeline; None if it cannot be loaded, so that no table counts as declared.
-        clock: Returns the present moment.
-    """
-    context = Context(settings, pipeline, clock)
-    found = run_checks([Check(CATALOG_CHECK, lambda: check_catalog(context))])
-    if not _has_tables(context):
-        return found
-    checks = [
-        Check(TABLE_CHECK, lambda: check_tables(context)),
-        Check(LOG, lambda: check_log(context)),
-    ]
-    references = context.references
-    if references is not None:
-        checks += [
-            Check(WATERMARKS, lambda: check_watermarks(context, references)),
-            Check(TARGETS, lambda: check_targets(context)),
-            Check(OPEN_SESSIONS, lambda: check_open_sessions(context)),
-            Check(LEFTOVER_CHECK, lambda: check_leftovers(context)),
-        ]
-    with one_look(context.catalog):
-        return found + run_checks(checks)
-
-
-def _has_tables(context: Context) -> bool:
-    """Return whether the catalog can be read and has tables. If not, its own check has said so."""
-    try:
-        return bool(context.present)
-    except Exception:  # of SQLAlchemy, requests or the REST client, depending on the address
-        return False

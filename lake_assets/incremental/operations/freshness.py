@@ -1,10 +1,6 @@
-"""Whether a target is as complete as it should be: its complete-through against the clock and its sources.
+"""Whether a target is as complete as it should be, and whether it is as its sessions left it.
 
-Freshness is computed from table properties alone, so it is known while nothing runs. `evaluate_freshness` is pure.
-
-Which targets are not as their sessions left them: dropped, replaced, or rolled back.
-
-Read from metadata alone, so a problem is known while nothing runs.
+Both are computed from metadata alone, so they are known while nothing runs. `evaluate_freshness` is pure.
 """
 
 from __future__ import annotations
@@ -67,20 +63,31 @@ def evaluate_freshness(
         now: The present moment.
     """
     assert target.max_delay is not None, f"{target.table} declares no max_delay"
-    first_incomplete = start if through is None else through + 1
-    needed = target.grain.last(first_incomplete)
+    needed = target.grain.last(start if through is None else through + 1)
     delay = max(timedelta(0), now - hour_start(needed + 1))
     so_far = "complete through no hour yet" if through is None else f"complete through {hour_key(through)}"
-    lateness = f"{_hours_and_minutes(delay)} late; allowed are {_hours_and_minutes(target.max_delay)}"
+    behind = [name for name, complete in sources.items() if complete is None or complete < needed]
+    remedy = f"Its sources are complete. See `lake plan {target.name}` and `lake sessions {target.name}`."
+    if behind:
+        verb = "is" if len(behind) == 1 else "are"
+        remedy = (
+            f"{', '.join(behind)} {verb} not complete through {hour_key(needed)}. Check what lands there; "
+            "`lake complete TABLE HOUR` declares a silent raw table complete."
+        )
     return Freshness(
         table=target.table,
         fresh=delay <= target.max_delay,
         complete_through=through,
         delay=delay,
         max_delay=target.max_delay,
-        what=f"{target.table} is {so_far}, {lateness}",
-        remedy=_remedy(target, needed, sources),
+        what=f"{target.table} is {so_far}, {_in_words(delay)} late; allowed are {_in_words(target.max_delay)}",
+        remedy=remedy,
     )
+
+
+def _in_words(delay: timedelta) -> str:
+    minutes = int(delay.total_seconds() // 60)
+    return f"{minutes // 60} h {minutes % 60:02} min"
 
 
 def freshness(catalog: Catalog, pipeline: Pipeline, target: Target, now: datetime) -> Freshness:
@@ -90,13 +97,11 @@ def freshness(catalog: Catalog, pipeline: Pipeline, target: Target, now: datetim
         InvalidHourKey: A table's complete-through is no hour key.
         TableMissing: The target or a source is not in the catalog.
     """
-    return evaluate_freshness(
-        target,
-        _complete_through(catalog, pipeline, target.table),
-        {table: _complete_through(catalog, pipeline, table) for table in target.source_tables},
-        start=pipeline.start_hour,
-        now=now,
-    )
+    through = {}
+    for name in (target.table, *target.source_tables):
+        through[name] = source_complete_through(iceberg.load(catalog, name), name, pipeline)
+    of_target = through.pop(target.table)
+    return evaluate_freshness(target, of_target, through, start=pipeline.start_hour, now=now)
 
 
 def with_max_delay(pipeline: Pipeline) -> list[Target]:
@@ -112,32 +117,7 @@ def with_default_max_delay(pipeline: Pipeline, max_delay: timedelta | None) -> P
     return replace(pipeline, targets=tuple(targets))
 
 
-def _complete_through(catalog: Catalog, pipeline: Pipeline, name: str) -> int | None:
-    return source_complete_through(iceberg.load(catalog, name), name, pipeline)
-
-
-def _remedy(target: Target, needed: int, sources: Mapping[str, int | None]) -> str:
-    """Say whether the sources or the target's own sessions are behind; `needed` is the hour to become complete."""
-    behind = [name for name, through in sources.items() if through is None or through < needed]
-    if not behind:
-        return f"Its sources are complete. See `lake plan {target.name}` and `lake sessions {target.name}`."
-    verb = "is" if len(behind) == 1 else "are"
-    return (
-        f"{', '.join(behind)} {verb} not complete through {hour_key(needed)}. Check what lands there; "
-        "`lake complete TABLE HOUR` declares a silent raw table complete."
-    )
-
-
-def _hours_and_minutes(delay: timedelta) -> str:
-    minutes = int(delay.total_seconds() // 60)
-    return f"{minutes // 60} h {minutes % 60:02} min"
-
-
 def target_problems(engine: Engine) -> list[TargetError]:
-    """Return the problem of each target that has one, upstream targets first."""
-    found = []
-    for target in engine.pipeline.in_order():
-        problem = engine.problem(target)
-        if problem is not None:
-            found.append(problem)
-    return found
+    """Return why targets are not as their sessions left them, upstream targets first. Reads metadata alone."""
+    found = [engine.problem(target) for target in engine.pipeline.in_order()]
+    return [problem for problem in found if problem is not None]

@@ -1,20 +1,10 @@
-"""The present metadata location of each table.
+"""Which targets a sensor must look at now: those whose inputs have moved since an evaluation that changed nothing.
 
-Each commit gives a table a new metadata file, so a table whose location is unchanged is unchanged. A catalog in a
-database returns all locations in one query. Another catalog is asked for each table, for at most `LOADS_PER_LOOK` of
-them in one look.
-
-Which targets must be looked at now. Pure.
-
-A target is quiet after an evaluation that changed nothing: it requested no run, reported nothing and left the cursor as
-it was. To forget such an evaluation, or to lose the tick that made it, costs nothing but another one.
-
-What the evaluation of a target depends on: the tables that it reads, in one place.
-
-An evaluation decides about the target and, to let it settle, about all targets upstream of it. A decision reads the
-target's table, which has its state, and its sources.
-`lake_assets_tests/incremental/dagster/test_sessions_sensor.py` compares what moved by these inputs with evaluations of
-all targets.
+The inputs of a target are the metadata locations of all tables that its evaluation reads: its own table, which has its
+state, its sources, and, to let it settle, those of all targets upstream of it. Each commit gives a table a new metadata
+file, so a table whose location is unchanged is unchanged. To forget an evaluation, or to lose the tick that made it,
+costs nothing but another one. `lake_assets_tests/incremental/dagster/test_sessions_sensor.py` compares what moved by
+these inputs with evaluations of all targets.
 """
 
 from __future__ import annotations
@@ -44,31 +34,23 @@ class Locations:
     def look(self, catalog: Catalog, names: Collection[str]) -> dict[str, str]:
         """Return table → location of its present metadata. Tables that do not exist are left out.
 
-        If the catalog has to be asked for each of many tables, some locations are those of an earlier look: successive
-        looks take all tables in turn.
+        A catalog in a database returns all locations in one query. Another catalog is asked for each table: first for
+        those that no look has loaded yet, then for those whose turn is the longest time ago. If they are many, some
+        locations are those of an earlier look.
         """
         if isinstance(catalog, SqlCatalog):
             found = locations_in(catalog)
         else:
-            self._load_some(catalog, names)
+            unknown = [name for name in names if name not in self._known]
+            for name in islice([*unknown, *(each for each in self._known if each in names)], LOADS_PER_LOOK):
+                self._known.pop(name, None)  # the order of the keys is that of the turns
+                try:
+                    table = iceberg.find(catalog, name)
+                    self._known[name] = None if table is None else table.metadata_location
+                except TableDamaged as error:  # a session that reads the table reports it
+                    self._known[name] = f"damaged: {error}"
             found = self._known
         return {name: location for name in names if (location := found.get(name)) is not None}
-
-    def _load_some(self, catalog: Catalog, names: Collection[str]) -> None:
-        """Load tables that no look has loaded yet, then those whose turn is the longest time ago."""
-        unknown = [name for name in names if name not in self._known]
-        known = [name for name in self._known if name in names]
-        for name in islice([*unknown, *known], LOADS_PER_LOOK):
-            self._known.pop(name, None)  # the order of the keys is that of the turns
-            self._known[name] = _location(catalog, name)
-
-
-def _location(catalog: Catalog, name: str) -> str | None:
-    try:
-        table = iceberg.find(catalog, name)
-    except TableDamaged as error:  # a session that reads the table reports it
-        return f"damaged: {error}"
-    return None if table is None else table.metadata_location
 
 
 FULL_LOOK_SECONDS = 600
@@ -155,18 +137,13 @@ class TargetInputs:
     """
 
     def __init__(self, pipeline: Pipeline, targets: Sequence[Target]) -> None:
-        self._reach = {target.table: _reach(pipeline, target) for target in targets}
-        self._names = sorted({name for names in self._reach.values() for name in names})
+        self._read: dict[str, set[str]] = {}
+        for target in targets:
+            evaluated = [target, *pipeline.upstream_of(target)]
+            self._read[target.table] = {name for each in evaluated for name in (each.table, *each.source_tables)}
         self._locations = Locations()
 
     def look(self, catalog: Catalog) -> dict[str, Inputs]:
         """Return the present inputs of each target, by its table."""
-        locations = self._locations.look(catalog, self._names)
-        return {table: tuple(locations.get(name) for name in names) for table, names in self._reach.items()}
-
-
-def _reach(pipeline: Pipeline, target: Target) -> tuple[str, ...]:
-    names: dict[str, None] = {}
-    for each in [target, *pipeline.upstream_of(target)]:
-        names.update(dict.fromkeys((each.table, *each.source_tables)))
-    return tuple(names)
+        locations = self._locations.look(catalog, sorted(set().union(*self._read.values())))
+        return {table: tuple(locations.get(name) for name in sorted(names)) for table, names in self._read.items()}

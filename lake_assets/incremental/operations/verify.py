@@ -1,42 +1,38 @@
-"""Which hours of a target a day's verification compares: some each day, so that all hours come round. Pure.
+"""Targets compared with a rebuild from their sources, as of their watermarks. Nothing is written.
 
-The comparison of a target with one full rebuild from its sources.
-
-Each target is compared with a rebuild from its sources as of its watermark, in one pass from nothing. The sources of a
-target are raw tables or targets that are compared themselves, so all targets together are compared with the raw rows.
-
-The standing check of a target: some of its hours, compared with a rebuild from its sources as of its watermark.
+`compare` rebuilds a target in one pass from nothing. The sources of a target are raw tables or targets that are
+compared themselves, so all targets together are compared with the raw rows. `verify_hours` rebuilds some hours, other
+ones each day, so that all hours come round. It rebuilds a sequential target from its stored hour before each run of
+hours: that checks the step from one hour to the next, and all steps come round.
 
 Rows are compared as those of a rebuild are, in whatever order, and floating point numbers with a tolerance: see
-`engine.compare`. Nothing is written.
-
-A stateless or stateful target is rebuilt from its sources alone. A sequential target is rebuilt from its stored hour
-before each run of hours: that checks the step from one hour to the next, and all steps come round.
+`engine.compare`. Published rows are read as audits read them, by queries of their own.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING
 
+from lake_assets.base.columns import quoted
 from lake_assets.base.grain import Grain
 from lake_assets.base.hours import format_hours, hour_key, ranges
+from lake_assets.errors import TableMissing
 from lake_assets.incremental.declaration import Sequential, Target
 from lake_assets.incremental.engine import iceberg, publish
 from lake_assets.incremental.engine.columns import check_target, load_source
 from lake_assets.incremental.engine.model import Committed, PlannedHour, PlanningInput, SessionPlan
 from lake_assets.incremental.engine.planning import plan
-from lake_assets.incremental.engine.source_changes import Head, Watermark, changes, hours_present
+from lake_assets.incremental.engine.source_changes import Head, changes, hours_present
 from lake_assets.incremental.engine.state import State
 
 if TYPE_CHECKING:
     from pyiceberg.table import Table
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import DataFrame
 
-    from lake_assets.incremental.declaration import Target
     from lake_assets.incremental.engine.compare import Compared
     from lake_assets.incremental.engine.engine import Engine
 
@@ -89,56 +85,25 @@ class Comparison:
         return self.missing == self.extra == 0
 
 
-def compare(engine: Engine, target: Target, spark: SparkSession) -> Comparison:
-    """Compare a target with its full rebuild as of the watermark, except for pending, skipped and held hours."""
-    from lake_assets.base.time_filters import hours_condition
-    from lake_assets.incremental.engine.compare import compare as compare_rows
-    from lake_assets.incremental.engine.prepare import read_at
-    from lake_assets.incremental.engine.stage import Stager
+def compare(engine: Engine, target: Target) -> Comparison:
+    """Compare a target with its full rebuild as of the watermark, except for pending, skipped and held hours.
 
-    head = publish.main_id(iceberg.load(engine.catalog, target.table))
-    published = read_at(spark, engine.catalog, target.table, head)
-    rows = published.count()
-    planned = full_plan(engine, target, engine.state(target))
+    Raises:
+        TableMissing: The target does not exist.
+    """
+    state, table = _read(engine, target)
+    rows = table.scan().count()
+    planned = _full_plan(engine, target, state, table)
     if planned is None:
         return Comparison(target.table, rows, missing=0, extra=rows)
-    committed = engine.state(target).committed
-    excluded_hours = committed.skipped | committed.pending | committed.held_hours
-    is_excluded = hours_condition(target.time_column, sorted(excluded_hours))
-
-    def rebuilt(*, is_perturbed: bool = False) -> DataFrame:
-        stager = Stager(
-            spark,
-            target,
-            start=engine.pipeline.start_hour,
-            main=None,
-            complete_through=None,
-            is_perturbed=is_perturbed,
-            catalog=engine.catalog,
-        )
-        return stager.prepare(planned).rows.where(~is_excluded)
-
-    found = compare_rows(
-        target,
-        rebuilt(),
-        published.where(~is_excluded),
-        counted=True,
-        perturbed=partial(rebuilt, is_perturbed=True),
-    )
+    hours = _candidates(target, planned, table).difference(*_left_out(state).values())
+    found = _compare_hours(engine, target, table, planned, sorted(hours), from_nothing=True).values()
     return Comparison(
         target.table,
         rows,
-        missing=sum(each.missing for each in found.values()),
-        extra=sum(each.extra for each in found.values()),
-        inexact=tuple(sorted(frozenset[str]().union(*(each.inexact for each in found.values())))),
-    )
-
-
-def inexact_in_words(columns: Collection[str]) -> str:
-    """Return, for people, that numbers of some columns differ by no more than the order of addition decides."""
-    return (
-        f"Large numbers cancel out in {', '.join(sorted(columns))}: some values differ from the rebuild's by no more"
-        " than the order of addition decides. Sum decimals for exact ones."
+        missing=sum(each.missing for each in found),
+        extra=sum(each.extra for each in found),
+        inexact=_inexact(found),
     )
 
 
@@ -152,49 +117,11 @@ def left(engine: Engine, target: Target) -> tuple[str, ...]:
     found = []
     for source in target.sources:
         table = iceberg.load(engine.catalog, source.table)
-        if not _is_read(table, state.watermarks.get(source.table)):
+        watermark = state.watermarks.get(source.table)
+        last_read = watermark.snapshot_id if watermark else None
+        if publish.main_id(table) != last_read and not publish.only_compacted_since(table, last_read):
             found.append(f"{source.table} has snapshots that were not read")
-    left_out = {
-        "pending": state.committed.pending,
-        "skipped": state.committed.skipped,
-        "held back": state.committed.held_hours,
-    }
-    for reason, hours in left_out.items():
-        if hours:
-            found.append(f"{format_hours(hours)}: {reason}")
-    return tuple(found)
-
-
-def _is_read(source: Table, watermark: Watermark | None) -> bool:
-    last_read = watermark.snapshot_id if watermark else None
-    return publish.main_id(source) == last_read or publish.only_compacted_since(source, last_read)
-
-
-def full_plan(engine: Engine, target: Target, state: State) -> SessionPlan | None:
-    """Return the plan that builds a target from nothing, as of its watermarks; None if there is nothing to build."""
-    watermarks = state.watermarks
-    if not watermarks:
-        return None
-    check_target(iceberg.load(engine.catalog, target.table), target)
-    start = engine.pipeline.start_hour
-    found = []
-    for source in target.sources:
-        watermark = watermarks[source.table]
-        up_to = Head(watermark.snapshot_id, watermark.complete_through)
-        table = load_source(engine.catalog, engine.pipeline, source, reader=target)
-        found.append(changes(table, source, None, start=start, up_to=up_to))
-    planning_input = PlanningInput(
-        target.table,
-        target.mode,
-        tuple(found),
-        Committed(),
-        grain=target.grain,
-        start=start,
-    )
-    decision = plan(planning_input)
-    if not isinstance(decision, SessionPlan) or decision.load == "none":
-        return None
-    return decision
+    return (*found, *_in_words(_left_out(state)))
 
 
 MOST_REMEDIES = 3
@@ -269,39 +196,81 @@ def verify_hours(
 
     Raises:
         SourceError: A source cannot be read as of the watermark.
+        TableMissing: The target does not exist.
     """
     began = time.perf_counter()
-    state = engine.state(target)
-    head = publish.main_id(iceberg.load(engine.catalog, target.table))
-    unsettled = _unsettled(engine, target, state)
-    planned = full_plan(engine, target, state)
-    if unsettled or planned is None:
-        return Verification(target.table, note=unsettled or "Nothing was built yet.")
-    excluded = _excluded(state)
-    present = target.grain.whole(hours_present(iceberg.load(engine.catalog, target.table), target.time_column))
-    candidates = {*planned.hour_numbers, *present}
-    left_out: set[int] = set().union(*excluded.values())
-    comparable = candidates - left_out
+    state, table = _read(engine, target)
+    planned = _full_plan(engine, target, state, table)
+    if planned is None:
+        return Verification(target.table, note="Nothing was built yet.")
+    candidates = _candidates(target, planned, table)
+    left_out = _left_out(state)
+    comparable = candidates.difference(*left_out.values())
     if wanted is None:
         hours = hours_of_day(comparable, day=day, limit=limit, grain=target.grain)
         wanted = candidates if not hours else range(hours[0], hours[-1] + 1)
     else:
         wanted = target.grain.whole(wanted)
         hours = tuple(sorted(comparable.intersection(wanted)))
-    compared = _compare(engine, target, planned, head, hours)
-    return replace(
-        _verification(target, hours, compared),
-        left_out=_in_words(excluded | {"not built, or without rows": set(wanted) - candidates - left_out}, wanted),
+    left_out["not built, or without rows"] = set(wanted).difference(candidates, *left_out.values())
+    found = _compare_hours(engine, target, table, planned, hours)
+    differing = {first for first, each in found.items() if first is not None and not each.equal}
+    notes = []
+    if isinstance(target.mode, Sequential) and hours:
+        notes.append("Each run of hours was rebuilt from the stored hour before it.")
+    inexact = _inexact(found.values())
+    if inexact:
+        notes.append(
+            f"Large numbers cancel out in {', '.join(inexact)}: some values differ from the rebuild's by no more"
+            " than the order of addition decides. Sum decimals for exact ones."
+        )
+    return Verification(
+        target.table,
+        compared=hours,
+        differing=tuple(sorted(target.grain.whole(differing))),
+        left_out=_in_words({reason: each.intersection(wanted) for reason, each in left_out.items()}),
+        rows=sum(each.published for each in found.values()),
+        rows_rebuilt=sum(each.rebuilt for each in found.values()),
         seconds=time.perf_counter() - began,
+        note=" ".join(notes),
     )
 
 
-def _unsettled(engine: Engine, target: Target, state: State) -> str:
-    """Return why rows and watermarks may not belong together: a session ran meanwhile. Empty if they do."""
-    return "" if engine.state(target).n == state.n else "A session ran meanwhile; verify again."
+# What both share
 
 
-def _excluded(state: State) -> dict[str, set[int]]:
+def _read(engine: Engine, target: Target) -> tuple[State, Table]:
+    """Return the state of a target and the table that was loaded with it, so that rows and watermarks fit."""
+    state = engine.state(target)
+    if state.table is None:
+        raise TableMissing(target.table)
+    return state, state.table
+
+
+def _full_plan(engine: Engine, target: Target, state: State, table: Table) -> SessionPlan | None:
+    """Return the plan that builds a target from nothing, as of its watermarks; None if there is nothing to build."""
+    if not state.watermarks:
+        return None
+    check_target(table, target)
+    start = engine.pipeline.start_hour
+    found = []
+    for source in target.sources:
+        watermark = state.watermarks[source.table]
+        up_to = Head(watermark.snapshot_id, watermark.complete_through)
+        read = load_source(engine.catalog, engine.pipeline, source, reader=target)
+        found.append(changes(read, source, None, start=start, up_to=up_to))
+    decision = plan(
+        PlanningInput(target.table, target.mode, tuple(found), Committed(), grain=target.grain, start=start)
+    )
+    return decision if isinstance(decision, SessionPlan) and decision.load != "none" else None
+
+
+def _candidates(target: Target, planned: SessionPlan, table: Table) -> set[int]:
+    """Return the hours that a rebuild or the target has."""
+    return {*planned.hour_numbers, *target.grain.whole(hours_present(table, target.time_column))}
+
+
+def _left_out(state: State) -> dict[str, set[int]]:
     """Return reason → hours of a target that differ from a rebuild by intent."""
     committed = state.committed
     return {
@@ -311,118 +280,75 @@ def _excluded(state: State) -> dict[str, set[int]]:
     }
 
 
-def _in_words(excluded: Mapping[str, Collection[int]], wanted: Collection[int]) -> tuple[str, ...]:
-    found = []
-    for reason, hours in excluded.items():
-        concerned = set(hours).intersection(wanted)
-        if concerned:
-            found.append(f"{format_hours(concerned)}: {reason}")
-    return tuple(found)
+def _in_words(left_out: Mapping[str, Collection[int]]) -> tuple[str, ...]:
+    return tuple(f"{format_hours(hours)}: {reason}" for reason, hours in left_out.items() if hours)
 
 
-def _verification(target: Target, hours: tuple[int, ...], compared: Mapping[int, Compared]) -> Verification:
-    differing: list[int] = []
-    for first, found in sorted(compared.items()):
-        if not found.equal:
-            differing += sorted(target.grain.whole([first]))
-    notes = []
-    if isinstance(target.mode, Sequential) and hours:
-        notes.append("Each run of hours was rebuilt from the stored hour before it.")
-    inexact = frozenset[str]().union(*(found.inexact for found in compared.values()))
-    if inexact:
-        notes.append(inexact_in_words(inexact))
-    return Verification(
-        target.table,
-        compared=hours,
-        differing=tuple(differing),
-        rows=sum(found.published for found in compared.values()),
-        rows_rebuilt=sum(found.rebuilt for found in compared.values()),
-        note=" ".join(notes),
-    )
+def _inexact(found: Collection[Compared]) -> tuple[str, ...]:
+    return tuple(sorted(frozenset[str]().union(*(each.inexact for each in found))))
 
 
-def _compare(
+def _compare_hours(
     engine: Engine,
     target: Target,
+    table: Table,
     planned: SessionPlan,
-    head: int | None,
-    hours: tuple[int, ...],
-) -> dict[int, Compared]:
-    """Return first hour of a partition → how it compares. Each run of hours of a sequential target is rebuilt alone."""
+    hours: Sequence[int],
+    *,
+    from_nothing: bool = False,
+) -> dict[int | None, Compared]:
+    """Return first hour of a partition → how it compares.
+
+    Args:
+        table: The target, at the head that is compared.
+        planned: The plan that builds it from nothing.
+        hours: The hours to compare, ascending.
+        from_nothing: Whether all planned hours are rebuilt in one pass, and rows without a time count, too. Otherwise
+            these hours are rebuilt alone; of a sequential target, each run of consecutive hours.
+    """
     if not hours:
         return {}
+    from lake_assets.base.time_filters import within
     from lake_assets.connections.row_checkpoint import release_checkpoints
-    from lake_assets.incremental.engine.compare import compare
+    from lake_assets.incremental.engine.audit_reads import in_hours, rows_at
+    from lake_assets.incremental.engine.compare import compare as compare_rows
+    from lake_assets.incremental.engine.stage import Stager
 
     assert engine.spark is not None, "an engine without Spark can compare nothing"
     spark = engine.spark()
-    found: dict[int, Compared] = {}
+    head = publish.main_id(table)
+    from_stored = isinstance(target.mode, Sequential) and not from_nothing
+    max_rows = publish.rows_of(table, head)
+    for span in planned.sources:
+        max_rows += publish.rows_of(iceberg.load(engine.catalog, span.source), span.to_snapshot_id)
+    # With both ends equal no row is looked for that has no hour: those are in quarantine, and in no target.
+    sources = tuple(replace(span, from_snapshot_id=span.to_snapshot_id) for span in planned.sources)
+    as_overwrite = replace(planned, load="overwrite", sources=sources, changed_through=None)
+
+    def rebuilt(part: Sequence[int], *, is_perturbed: bool = False) -> DataFrame:
+        stager = Stager(
+            spark,
+            target,
+            start=engine.pipeline.start_hour,
+            main=head if from_stored else None,
+            complete_through=None,
+            max_rows=max_rows,
+            is_perturbed=is_perturbed,
+            catalog=engine.catalog,
+        )
+        built = planned.hour_numbers if from_nothing else part
+        session = replace(as_overwrite, hours=tuple(PlannedHour(hour, "verification") for hour in built))
+        return within(stager.prepare(session).rows, target.time_column, part)
+
+    found: dict[int | None, Compared] = {}
     try:
-        for part in _runs(target, hours):
-            build = partial(_rebuilt, engine, target, planned, head, part, spark)
-            published = _published(engine, target, head, part, spark)
-            compared = compare(target, build(), published, perturbed=partial(build, is_perturbed=True))
-            found.update({first: each for first, each in compared.items() if first is not None})
+        for part in [range(first, last + 1) for first, last in ranges(hours)] if from_stored else [hours]:
+            is_compared = in_hours(target.time_column, part)
+            if from_nothing:
+                is_compared += f" or {quoted(target.time_column)} is null"
+            published = rows_at(spark, table, head).where(is_compared)
+            perturbed = partial(rebuilt, part, is_perturbed=True)
+            found |= compare_rows(target, rebuilt(part), published, counted=True, perturbed=perturbed)
     finally:
         release_checkpoints(spark)
     return found
-
-
-def _runs(target: Target, hours: tuple[int, ...]) -> Iterator[tuple[int, ...]]:
-    """Yield what is rebuilt at once: all hours; of a sequential target, each run of consecutive hours."""
-    if not isinstance(target.mode, Sequential):
-        yield hours
-        return
-    for first, last in ranges(hours):
-        yield tuple(range(first, last + 1))
-
-
-def _published(
-    engine: Engine, target: Target, head: int | None, hours: tuple[int, ...], spark: SparkSession
-) -> DataFrame:
-    from lake_assets.incremental.engine.audit_reads import in_hours, rows_at
-
-    rows = rows_at(spark, iceberg.load(engine.catalog, target.table), head)
-    return rows.where(in_hours(target.time_column, hours))
-
-
-def _rebuilt(
-    engine: Engine,
-    target: Target,
-    planned: SessionPlan,
-    head: int | None,
-    hours: tuple[int, ...],
-    spark: SparkSession,
-    *,
-    is_perturbed: bool = False,
-) -> DataFrame:
-    from lake_assets.base.time_filters import within
-    from lake_assets.incremental.engine.stage import Stager
-
-    stager = Stager(
-        spark,
-        target,
-        start=engine.pipeline.start_hour,
-        main=head if isinstance(target.mode, Sequential) else None,
-        complete_through=None,
-        max_rows=_estimated_rows(engine, target, planned, head),
-        is_perturbed=is_perturbed,
-        catalog=engine.catalog,
-    )
-    # With both ends equal no row is looked for that has no hour: those are in quarantine, and in no target.
-    sources = tuple(replace(span, from_snapshot_id=span.to_snapshot_id) for span in planned.sources)
-    part = replace(
-        planned,
-        load="overwrite",
-        sources=sources,
-        hours=tuple(PlannedHour(hour, "verification") for hour in hours),
-        changed_through=None,
-    )
-    return within(stager.prepare(part).rows, target.time_column, hours)
-
-
-def _estimated_rows(engine: Engine, target: Target, planned: SessionPlan, head: int | None) -> float:
-    rows = publish.rows_of(iceberg.load(engine.catalog, target.table), head)
-    for span in planned.sources:
-        rows += publish.rows_of(iceberg.load(engine.catalog, span.source), span.to_snapshot_id)
-    return rows

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import cached_property
 
-from lake_assets.base.hours import hour_key
 from lake_assets.incremental.engine.engine import Engine
-from lake_assets.incremental.operations.filling import FillingHour, filling_hours
 from lake_assets.incremental.operations.overview import Overview
 from lake_assets.landing.consume.lag import Offsets, lag
 from lake_assets.landing.files.offset_ranges import next_offsets
@@ -26,9 +24,6 @@ from lake_assets.pages.data_path.stages import Fact, complete_through, moment
 from lake_assets.settings import Settings
 
 TopicAndZone = tuple[str, str]
-
-FILLING_HOURS = 3
-"""The number of newest hours of which it is shown how much is in."""
 
 BAD_FILES = "`lake landing verify` lists files that are overdue, `lake landing quarantine list` those that differ."
 
@@ -74,7 +69,6 @@ class LandingState:
     def raw_facts(self, overview: Overview) -> Iterator[Fact]:
         """Yield the state of each raw table."""
         topics = {feed.raw.table: feed.topic for feed in self.kafka.feeds}
-        filling = {arrivals.table: filling_hours(arrivals.cells) for arrivals in overview.arrivals}
         for standing in overview.standings:
             if standing.kind != "raw":
                 continue
@@ -83,7 +77,7 @@ class LandingState:
             pending = f"{behind:,} landed offsets are not loaded" if behind else ""
             yield Fact(
                 standing.table,
-                complete_through(standing.complete_through) + _filling(filling.get(standing.table, ())),
+                complete_through(standing.complete_through),
                 standing.problem or pending,
                 bad=standing.problem is not None,
                 remedy=standing.remedy,
@@ -141,12 +135,6 @@ class LandingState:
             return 0
         loaded = progress_of(self.engine.catalog, table, topic).offsets
         return sum(max(0, end - loaded.get(partition, 0)) for partition, end in landed.items())
-
-
-def _filling(hours: Sequence[FillingHour]) -> str:
-    """Return how much of the newest hours is in; empty if all is, or if it is not known."""
-    newest = [f"{hour_key(each.hour)} {each.in_words}" for each in hours[:FILLING_HOURS]]
-    return f"; about so much is in: {', '.join(newest)}" if newest else ""
 
 
 def _pending(verdicts: Mapping[Verdict, int], not_landed: int) -> Iterator[str]:

@@ -45,8 +45,6 @@ HOUR_FIELDS = {
     "hours_unchanged",
     "landed_hour",
     "last_built",
-    "lookback",
-    "missed",
     "pending",
     "planned",
     "released",

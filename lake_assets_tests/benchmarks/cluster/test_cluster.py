@@ -80,7 +80,7 @@ def dagster_on(settings: Settings, lake: Lake) -> Iterator[InProcessDaemon]:
         yield daemon
 
 
-@pytest.mark.journey
+@pytest.mark.cluster
 @pytest.mark.timeout(3 * PATIENCE_SECONDS)
 def test_sessions_of_a_lake_on_a_cluster(settings: Settings, postgres: PostgresServer) -> None:
     home, port = settings.home, int(settings.spark_properties[MASTER].rpartition(":")[2])

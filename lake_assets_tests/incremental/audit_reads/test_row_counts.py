@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from lake_assets.incremental.engine import iceberg, publish
-from lake_assets.incremental.engine.audit_reads import count_appended, count_at, count_in_hours
+from lake_assets.incremental.engine.audit_reads import count_appended, count_in_hours
 from lake_assets.membership.raw import SIGNUPS
 from lake_assets_tests.incremental.scenario import START, signup
 from lake_assets_tests.membership.in_memory import ARROW, COLUMNS
@@ -50,7 +50,7 @@ def test_appended_rows_are_counted_by_the_manifests_of_the_range(catalog: Catalo
     main = publish.main_id(changed)
     assert main is not None
     assert count_appended(changed, heads[3], main) is None, "rows were removed"
-    assert count_at(changed, main) == 7
+    assert count_appended(changed, None, main) == 7
 
 
 def test_rows_of_hours_are_counted_by_bounds_and_by_the_times_of_files_whose_bounds_do_not_tell(

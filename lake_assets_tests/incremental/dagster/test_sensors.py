@@ -107,7 +107,11 @@ def test_a_run_of_the_version_before_has_its_heads_as_json(daemon: InProcessDaem
     assert isinstance(plan, SessionPlan)
     tags = (daemon.tick("click_fact_sensor").run_requests or [])[0].tags
     heads = {"raw.clicks": (catalog.load_table("raw.clicks").metadata.current_snapshot_id, START)}
-    assert heads_of(tags) == heads_of({"lake/snapshots": json.dumps(plan.snapshots)}) == heads
+    of_before = {
+        each.source: {"from": None, "to": each.to_snapshot_id, "complete_through": each.complete_through}
+        for each in plan.sources
+    }
+    assert heads_of(tags) == heads_of({"lake/snapshots": json.dumps(of_before)}) == heads
     assert heads_of({}) == {}
 
 

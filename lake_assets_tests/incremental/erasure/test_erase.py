@@ -28,7 +28,7 @@ from lake_assets.incremental.erasure.certificate import Certificate
 from lake_assets.incremental.erasure.erase import _check_refs, erase, sweep
 from lake_assets.incremental.erasure.redaction import ERASED
 from lake_assets.incremental.erasure.table_files import certify
-from lake_assets.incremental.operations.maintain import bare_path, list_files, referenced_paths
+from lake_assets.incremental.operations.maintain import bare_path, inventory, list_files
 from lake_assets.membership import PIPELINE
 from lake_assets_tests.incremental.crash_matrix import die
 from lake_assets_tests.incremental.erasing_child import erase_account
@@ -189,7 +189,7 @@ def test_an_erasure_that_dies_anywhere_is_finished_by_the_next_whatever_session_
     for name in ("raw.signups", "core.signup_fact"):
         table = iceberg.load(lake.catalog, name)
         there = {f.path for f in list_files(table.io, table.location()) if f.path.endswith((".parquet", ".avro"))}
-        assert there == {f for f in referenced_paths(table.io, table.metadata, former=False) if f in there}
+        assert there == inventory(table.io, table.metadata).paths & there
 
 
 def test_rows_that_only_a_delete_file_hides_are_erased_too(lake: Lake) -> None:

@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 from pyiceberg.io.pyarrow import PyArrowFileIO
 from pyiceberg.transforms import IdentityTransform
@@ -178,7 +177,6 @@ def test_a_session_comes_back_as_it_was_written(log: SessionLog) -> None:
     record = record_of(
         planned(),
         ended_at=NOW,
-        staging_number=2,
         staged_snapshot_id=2**62,
         published_snapshot_id=2**62,
         built=(START + 2,),
@@ -571,7 +569,8 @@ def test_the_state_that_the_version_before_left_is_read(catalog: Catalog) -> Non
     log_before(catalog, {**WATERMARK_ROW, **OF_TARGET, "metadata": json.dumps({**METADATA, **LATER})})
     found = SessionLog(catalog).before(FACT)
     assert found is not None
-    assert (found.uuid, found.snapshot_id, found.sequence_number, found.opened) == ("uuid-t", 12, 4, None)
+    assert (found.uuid, found.snapshot_id, found.sequence_number) == ("uuid-t", 12, 4)
+    assert SessionLog(catalog).opened_before(FACT) is None
     assert found.watermarks == {
         "raw.a": Watermark("raw.a", "uuid-a", 2**62, 7, 1_000, START + 5, Totals(3, 30, 300), START + 9)
     }
@@ -630,9 +629,8 @@ def test_the_sessions_of_the_version_before_had_several_moves(catalog: Catalog) 
 def test_a_session_that_the_version_before_opened_for_another_program_is_known(catalog: Catalog, run: str) -> None:
     log_before(catalog, {**WATERMARK_ROW, "process_name": PLAN.process, "metadata": json.dumps(METADATA)})
     add_rows(catalog, SESSION, [session_row(9, "planned", run_id=run)])
-    found = SessionLog(catalog).before(PLAN.process)
-    assert found is not None
-    assert (found.opened.plan if found.opened else None) == (PLAN if run == EXTERNAL_RUN else None)
+    found = SessionLog(catalog).opened_before(PLAN.process)
+    assert (found.plan if found else None) == (PLAN if run == EXTERNAL_RUN else None)
 
 
 def test_a_home_of_the_version_before_goes_on_and_has_the_format_of_this_one(catalog: Catalog) -> None:
@@ -673,22 +671,10 @@ def test_a_home_of_the_version_before_goes_on_and_has_the_format_of_this_one(cat
 # Damage
 
 
-def test_rows_are_read_from_their_files_once_until_one_is_damaged_or_gone(
-    catalog: Catalog, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    opened: list[str] = []
-    read_table = pq.read_table
-
-    def recorded(file: Any, **named: Any) -> Any:
-        opened.append("file")
-        return read_table(file, **named)
-
-    monkeypatch.setattr(pq, "read_table", recorded)
+def test_a_damaged_file_of_the_version_before_is_named(catalog: Catalog) -> None:
     log_before(catalog, {**WATERMARK_ROW, "metadata": json.dumps(METADATA)})
     log = SessionLog(catalog)
-    first = log.before(FACT)
-    assert log.before(FACT) == first
-    assert len(opened) == 1
+    assert log.before(FACT) is not None
     for task in iceberg.load(catalog, HIGH_WATERMARK).scan().plan_files():
         Path(task.file.file_path.removeprefix("file://")).write_bytes(b"damaged")
     with pytest.raises(TableDamaged, match=HIGH_WATERMARK):

@@ -15,11 +15,9 @@ from lake_assets.errors import StoredByNewerVersion
 from lake_assets.incremental.engine import iceberg, publish
 from lake_assets.incremental.engine.engine import Engine
 from lake_assets.incremental.engine.model import Committed, Kind, SessionPlan, Waiting
-from lake_assets.incremental.engine.session import commit_state
 from lake_assets.incremental.engine.session_log import SessionLog
 from lake_assets.incremental.engine.source_changes import Totals, Watermark
-from lake_assets.incremental.engine.state import FORMAT, HOURS, LONGEST, STATE, State
-from lake_assets.incremental.engine.target_state import read_state
+from lake_assets.incremental.engine.state import FORMAT, HOURS, LONGEST, STATE, State, commit_state, read_state
 from lake_assets_tests.incremental.clicks import CLICKS, START, at, click_fact, land_clicks, publish_clicks
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ import pytest
 from lake_assets.incremental.engine import iceberg, publish
 from lake_assets.incremental.engine.engine import Engine
 from lake_assets.incremental.engine.model import Committed, Waiting
-from lake_assets.incremental.operations.maintain import read_references, table_figures
+from lake_assets.incremental.operations.maintain import inventory, read_references
 from lake_assets_tests.incremental.clicks import CLICKS, at, click_fact, land_clicks
 from lake_assets_tests.incremental.committing import commit
 
@@ -33,7 +33,7 @@ def head(engine: Engine, name: str = RAW) -> int:
     return found
 
 
-def held(engine: Engine, name: str = RAW) -> frozenset[int]:
+def held(engine: Engine, name: str = RAW) -> set[int]:
     """What must stay, the head aside: that main names anyway."""
     return read_references(engine.catalog).pinned(iceberg.load(engine.catalog, name), name) - {head(engine, name)}
 
@@ -85,7 +85,8 @@ def test_figures_count_the_head_and_what_all_snapshots_hold(engine: Engine) -> N
     land(engine, 0)
     land(engine, 1)
     iceberg.load(engine.catalog, RAW).delete("click_id = 'c0-0'")
-    found = table_figures(iceberg.load(engine.catalog, RAW))
+    table = iceberg.load(engine.catalog, RAW)
+    found = inventory(table.io, table.metadata).figures
     assert (found.files, found.stored_files, found.snapshots) == (1, 2, 3)
     assert 0 < found.bytes < found.stored_bytes
 

@@ -8,7 +8,7 @@ import pytest
 
 from lake_assets.errors import InvalidCompleteThrough, UsageError
 from lake_assets.incremental.engine import iceberg
-from lake_assets.incremental.engine.complete import Declared, declare_complete
+from lake_assets.incremental.engine.complete import Completed, declare_complete
 from lake_assets.incremental.engine.engine import Engine, utc_now
 from lake_assets.incremental.engine.model import SessionPlan
 from lake_assets_tests.incremental.clicks import CLICKS, START, click_fact, land_clicks
@@ -30,7 +30,7 @@ def through(engine: Engine) -> int | None:
 
 def test_a_silent_source_is_declared_complete_and_its_readers_go_on(engine: Engine) -> None:
     land_clicks(engine.catalog, [0], landing=0, complete=False)
-    assert declare_complete(engine.catalog, CLICKS, "clicks", START + 3) == Declared("raw.clicks", None, START + 3)
+    assert declare_complete(engine.catalog, CLICKS, "clicks", START + 3) == Completed("raw.clicks", None, START + 3)
     plan = engine.decide(click_fact)
     assert isinstance(plan, SessionPlan)
     assert plan.complete_through == START + 3
@@ -68,5 +68,5 @@ def test_a_malformed_hour_is_replaced_only_by_force_and_the_error_says_so(engine
     with pytest.raises(InvalidCompleteThrough, match=message):
         declare_complete(engine.catalog, CLICKS, "raw.clicks", START + 3)
     forced = declare_complete(engine.catalog, CLICKS, "raw.clicks", START + 3, force=True)
-    assert forced == Declared("raw.clicks", None, START + 3)
+    assert forced == Completed("raw.clicks", None, START + 3)
     assert through(engine) == START + 3

@@ -61,7 +61,7 @@ def test_a_damaged_file_of_the_session_log_is_named_whatever_it_is(log: SessionL
             else:
                 Path(path).write_bytes(damaged)
             for read in (log.history, log.numbers) if choose is not data_file else (log.history,):
-                session_log._known_files.clear()  # as in a process that has not read the log before
+                session_log._numbers_of.clear()  # as in a process that has not read the log before
                 with pytest.raises(TableDamaged) as caught:
                     read(FACT)
                 assert SESSION in caught.value.problem

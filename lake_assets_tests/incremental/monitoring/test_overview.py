@@ -59,12 +59,11 @@ def test_it_says_what_happened(catalog: Catalog, spark: SparkSession, monkeypatc
         lost = Counter((row["source"], row["reason"]) for row in lake.quarantined(target.table))
         assert {(q.source, q.reason): q.rows for q in target.quarantine} == lost
     assert sum(len(t.quarantine) for t in found.targets) > 0
-    assert sum(t.saving.missed_hours for t in found.targets) > 0
     complete = {s.table for s in found.standings if s.complete_through == START + 13}
     assert complete == {*(r.table for r in RAW), *(f"core.{name}" for name in BUILT)}
     assert {s.complete_through for s in found.standings if s.table not in complete} == {None}
     stopped = next(t for t in found.targets if t.table == "core.signup_fact").sessions[-1]
-    assert (stopped.state, stopped.built, tuple(stopped.lookback)) == ("blocked", (), ())
+    assert (stopped.state, stopped.built) == ("blocked", ())
     assert any(a.blocking and a.name.startswith("not_null") for a in stopped.failed_audits)
 
 

@@ -38,7 +38,7 @@ def source(rows: int, hour: int = LAST - 1, *, gone: int = 0) -> SourceChanges:
     effect, operation = ("rewrite", "overwrite") if gone else ("append", "append")
     change = SnapshotChange(2, operation, 0, effect, (file,), ((hour, hour),), gone)  # type: ignore[arg-type]
     since, head = (Watermark("core.fact", "uuid", number, number, 0, LAST) for number in (1, 2))
-    return SourceChanges("core.fact", "at", since, head, "history", (change,), (file,))
+    return SourceChanges("core.fact", "at", since, head, "history", (change,))
 
 
 def question(changes: SourceChanges, mode: Sequential = BY_ACCOUNT, committed: Committed = BUILT) -> PlanningInput:
@@ -68,7 +68,7 @@ def test_new_hours_are_built_for_all() -> None:
     later = replace(changes, head=replace(changes.head, complete_through=LAST + 2))
     found = planned(question(later))
     assert (found.envelope, found.changed_through) == ((LAST - 1, LAST + 2), LAST)
-    only_new = question(replace(later, snapshots=(), added=()))
+    only_new = question(replace(later, snapshots=()))
     assert rebuilt(only_new, planned(only_new)) == ()
     assert planned(only_new).notes == ()
 

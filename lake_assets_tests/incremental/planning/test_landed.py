@@ -14,6 +14,7 @@ from lake_assets.base.hours import hour_key, hour_of
 from lake_assets.incremental.dagster.asset_specs import raw_spec
 from lake_assets.incremental.dagster.raw_tables_sensor import raw_events
 from lake_assets.incremental.declaration import Pipeline, RawTable
+from lake_assets.incremental.engine import iceberg
 from lake_assets.incremental.engine.engine import Engine, utc_now
 from lake_assets.incremental.operations.overview import arrivals
 
@@ -51,11 +52,11 @@ def test_rows_arrive_when_their_snapshot_is_committed(catalog: Catalog) -> None:
     (event,) = raw_events(raw_spec(EVENTS, _partitions()).key, first, late)
     assert (event.partition, event.metadata["dagster/partition_row_count"].value) == (hour_key(committed), 2)
 
-    found = arrivals(catalog, EVENTS, start=pipeline.start_hour)
+    found = arrivals(iceberg.load(catalog, EVENTS.table), EVENTS, start=pipeline.start_hour)
     assert (found.rows, found.unplaced, found.rows_beyond_lookback) == (3, 1, 2)
     append(table, now - timedelta(hours=9), now - timedelta(hours=1))
     table.delete(f"at > '{(now - timedelta(hours=2)).replace(tzinfo=None).isoformat()}' and at < '{tomorrow}'")
-    rewritten = arrivals(catalog, EVENTS, start=pipeline.start_hour)
+    rewritten = arrivals(iceberg.load(catalog, EVENTS.table), EVENTS, start=pipeline.start_hour)
     assert (rewritten.rows, rewritten.unplaced, rewritten.rows_beyond_lookback) == (4, 2, 2)
 
     later = Pipeline(raw=(EVENTS,), targets=(), start=hour_key(committed + 1))

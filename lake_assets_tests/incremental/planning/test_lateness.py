@@ -32,7 +32,7 @@ def batch(times: list[Times]) -> pa.RecordBatch:
 
 
 def counted(batches: list[list[Times]]) -> Arrivals:
-    counter = ArrivalCounter("raw.some", "event_ts", START, 6, "landed_at")
+    counter = ArrivalCounter("raw.some", "event_ts", START, "landed_at")
     for times in batches:
         counter.add(batch(times))
     return counter.result()
@@ -88,7 +88,7 @@ def test_times_of_less_than_microseconds_and_of_another_zone_are_the_same_moment
         "event_ts": pa.array([event], pa.timestamp("ms", "Asia/Tokyo")),
         "landed_at": pa.array([landed], pa.timestamp("s", "UTC")),
     }
-    counter = ArrivalCounter("raw.some", "event_ts", START, 6, "landed_at")
+    counter = ArrivalCounter("raw.some", "event_ts", START, "landed_at")
     counter.add(pa.record_batch(columns))
     assert counter.result() == counted([[(event, landed)]])
     assert counter.result().overall == Lateness(1, 7200, 7200, 7200)

@@ -19,10 +19,9 @@ from lake_assets.base.columns import DELIVERY
 from lake_assets.base.hours import hour_start
 from lake_assets.connections.row_checkpoint import release_checkpoints
 from lake_assets.errors import AuditFailed, RowsUnread
-from lake_assets.incremental.engine import session
 from lake_assets.incremental.engine.model import SessionPlan, SessionReport
 from lake_assets.incremental.engine.readable import LeastRows
-from lake_assets.incremental.engine.session import Context, Session
+from lake_assets.incremental.engine.session import Context, Session, failures
 from lake_assets_tests.incremental.scenario import NOW, START, Lake, raw_row, signup
 
 if TYPE_CHECKING:
@@ -149,8 +148,8 @@ APPENDED = [
     Mutant("reader drops an hour", "stage", "read_appended", changed(lost(at("event_ts", 4, 4))), {COUNTS, MISSING}),
     Mutant("reader drops all", "stage", "read_appended", changed(lost("true")), {COUNTS, MISSING}),
     Mutant("reader repeats a row", "stage", "read_appended", changed(twice("signup_id = 's01-3'")), {COUNTS}),
-    Mutant("writer drops a row", "prepare", "write", writes(lost("signup_id = 's01-3'")), {COUNTS, MISSING}),
-    Mutant("writer repeats", "prepare", "write", writes(twice("signup_id = 's01-3'")), {COUNTS, "unique_key"}),
+    Mutant("writer drops a row", "stage", "write", writes(lost("signup_id = 's01-3'")), {COUNTS, MISSING}),
+    Mutant("writer repeats", "stage", "write", writes(twice("signup_id = 's01-3'")), {COUNTS, "unique_key"}),
     Mutant("dedupe keeps none", "prepare", "_with_delivery", keeps_none_of_repeated, {MISSING}),
     Mutant("all taken for stored", "prepare", "classify_against_stored", takes_all_for_stored, {MISSING}),
     Mutant("rule rejects too much", "prepare", "_reason", rejects(at("event_ts", 4, 6)), {MISSING}),
@@ -168,7 +167,7 @@ REBUILT = [
     Mutant("filter ends too early", TIMES, "before", ends_too_early, {COUNTS, MISSING}),
     Mutant("dedupe keeps none", "prepare", "_with_delivery", keeps_none_of_repeated, {MISSING}),
     Mutant("join loses rows", JOIN, "_with_request", changed(lost("churn_type = 'involuntary'")), {COUNTS, MISSING}),
-    Mutant("writer drops a row", "prepare", "write", writes(lost("cancel_id = 's30-6'")), {COUNTS, MISSING}),
+    Mutant("writer drops a row", "stage", "write", writes(lost("cancel_id = 's30-6'")), {COUNTS, MISSING}),
 ]
 """Of a session of cancel_fact, which overwrites hours 5 to 7 and joins cancels with requests."""
 
@@ -189,10 +188,9 @@ def blocking_failures(lake: Lake, name: str) -> set[str]:
     plan = lake.engine.decide(target)
     assert isinstance(plan, SessionPlan)
     context = Context(lake.catalog, START, lake.engine.log, lambda: NOW, lambda: lake.spark)
-    attempt = Session(target, lake.engine.state(target), plan, run_id="")
+    attempt = Session(context, target, lake.engine.state(target), plan, run_id="")
     try:
-        staged = session._audited(context, attempt, session._stage(context, attempt, NOW))
-        return set(session.failures(staged.audits))
+        return set(failures(attempt.audited(attempt.staged()).audits))
     finally:
         release_checkpoints(lake.spark)
 

@@ -7,14 +7,12 @@ from typing import TYPE_CHECKING
 
 from lake_assets.base.hours import hour_start
 from lake_assets.incremental.engine.model import PlannedHour, SessionPlan
-from lake_assets.incremental.engine.stage import Stager
+from lake_assets.incremental.engine.stage import PreparedRows, Stager
 from lake_assets_tests.incremental.scenario import START, Lake, signup
 
 if TYPE_CHECKING:
     from pyiceberg.catalog import Catalog
     from pyspark.sql import SparkSession
-
-    from lake_assets.incremental.engine.prepare import PreparedRows
 
 FACT = "core.signup_fact"
 

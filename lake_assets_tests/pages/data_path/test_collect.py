@@ -13,7 +13,7 @@ from deltalake import DeltaTable, write_deltalake
 from pyiceberg.catalog import Catalog
 
 from examples import flights
-from lake_assets.base.hours import hour_start
+from lake_assets.base.hours import hour_key
 from lake_assets.coordination import zookeeper_client
 from lake_assets.engagement.model.checkpoint import Batch, Checkpoint
 from lake_assets.engagement.model.kafka_topic import KafkaTopic
@@ -96,16 +96,13 @@ def test_raw_tables_without_a_topic_are_shown(bare_home: Settings, catalog: Cata
     assert (names(path), path.pushes, path.quarantine) == (["Raw tables", "Facts and dimensions"], None, None)
 
 
-def test_a_raw_table_shows_how_much_of_its_newest_hours_is_in(bare_home: Settings, engine: Engine) -> None:
-    rows = []
-    for hour in range(14):
-        rows.append(signup(1, hour))
-        if hour < 13:
-            rows += [signup(number, hour, landed_at=hour_start(START + hour + 1)) for number in (2, 3, 4)]
+def test_a_raw_table_shows_its_complete_through(bare_home: Settings, engine: Engine) -> None:
     table = engine.catalog.load_table("raw.signups")
-    table.append(pa.Table.from_pylist(rows, schema=table.schema().as_arrow()))
+    table.append(pa.Table.from_pylist([signup(1, 3)], schema=table.schema().as_arrow()))
+    with table.transaction() as transaction:
+        transaction.set_properties({"lake.complete-through": hour_key(START + 3)})
     facts = {fact.what: fact.stands for fact in stage(path_of(bare_home, engine), "Raw tables").facts}
-    assert facts["raw.signups"] == "no hour is complete yet; about so much is in: 2026-01-01-13:00 25.0 %"
+    assert facts["raw.signups"] == "complete through 2026-01-01-03:00"
     assert facts["raw.cancels"] == "no hour is complete yet"
 
 

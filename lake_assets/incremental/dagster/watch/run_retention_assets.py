@@ -15,7 +15,7 @@ from lake_assets.incremental.dagster.sensors import Clock
 from lake_assets.incremental.dagster.watch.run_retention import Purged, purge
 from lake_assets.incremental.declaration import Pipeline
 from lake_assets.incremental.engine.session_log import SessionLog
-from lake_assets.incremental.engine.target_state import read_state
+from lake_assets.incremental.engine.state import read_state
 
 KEY = dg.AssetKey(["maintenance", "dagster"])
 

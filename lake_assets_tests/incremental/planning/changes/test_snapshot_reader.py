@@ -25,8 +25,8 @@ from pyiceberg.typedef import Record
 from lake_assets.base.hours import hour_start, parse_hour
 from lake_assets.incremental.declaration import Source
 from lake_assets.incremental.engine import iceberg
-from lake_assets.incremental.engine.iceberg import FILE_PATH_FIELD
-from lake_assets.incremental.engine.source_changes import ChangeBuilder, SnapshotReader
+from lake_assets.incremental.engine.iceberg import FILE_PATH_FIELD, changed_entries
+from lake_assets.incremental.engine.source_changes import SnapshotReader
 
 if TYPE_CHECKING:
     from pyiceberg.catalog import Catalog
@@ -83,9 +83,7 @@ def test_a_delete_file_touches_the_hours_of_the_files_that_it_may_refer_to(fact:
         paths[3 if partition == 0 else partition - START] = task.file.file_path
 
     def touched(file: DataFile) -> list[int]:
-        found = ChangeBuilder()
-        reader._touch_deleted(found, file, current)
-        return sorted(first - START for first, _ in found.hours)
+        return sorted(first - START for each in reader.referred(file, current) for first, _ in each.touched)
 
     assert touched(delete(BY_HOUR, START + 2, named=[paths[1], paths[1]])) == [1]
     # Of its own spec, it refers to files of its partition. Files of another one may have been there under its spec.
@@ -115,8 +113,7 @@ def test_an_append_with_a_delete_file_is_none(fact: Table, tmp_path: Path) -> No
     written = writer.to_manifest_file()
     written.sequence_number = written.min_sequence_number = current.sequence_number or 0
     reader = SnapshotReader(fact, FACT, START)
-    own = [manifest for manifest in current.manifests(fact.io) if manifest.added_snapshot_id == current.snapshot_id]
-    assert reader._change(current, own).effect == "append"
-    found = reader._change(current, [*own, written])
+    assert reader.change(current, changed_entries(current, fact.io)).effect == "append"
+    found = reader.change(current, changed_entries(current, fact.io, [*current.manifests(fact.io), written]))
     assert (found.operation, found.effect, found.rows_gone) == ("append", "rewrite", 1)
     assert found.hours == ((START + 2, START + 3),)

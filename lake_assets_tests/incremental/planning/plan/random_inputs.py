@@ -101,7 +101,7 @@ def touched_hours(found: Iterable[SnapshotChange]) -> frozenset[int]:
 
 def source_changes(name: str, since: Watermark | None, head: Watermark, found: list[SnapshotChange]) -> SourceChanges:
     how: Literal["initial", "history"] = "initial" if since is None else "history"
-    return SourceChanges(name, "event_ts", since, head, how, tuple(found), tuple(f for s in found for f in s.added))
+    return SourceChanges(name, "event_ts", since, head, how, tuple(found))
 
 
 @st.composite

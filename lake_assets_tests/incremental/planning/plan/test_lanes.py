@@ -23,10 +23,9 @@ from lake_assets.incremental.engine.model import (
 )
 from lake_assets.incremental.engine.planning import (
     committed_after,
+    deferred_hours,
     pending_hours,
     plan,
-    plan_acknowledged,
-    waiting_hours,
 )
 from lake_assets.incremental.engine.source_changes import FileChange
 from lake_assets_tests.incremental.planning.plan.random_inputs import (
@@ -183,7 +182,7 @@ def test_exactly_the_old_hours_that_were_complete_wait(
     ends = [h for h in range(START, before + 1) if max(together({h}, grain)) == h]
     old = [end for end in ends if end + policy.older_than_hours <= newest]
     expected = {h for h in together(first | second, grain) if old and h <= old[-1]}
-    assert {each.hour for each in waiting_hours(world.inputs())} == expected
+    assert {each.hour for each in deferred_hours(world.inputs()).values()} == expected
 
 
 def test_new_hours_are_published_at_once_and_the_late_ones_with_one_session() -> None:
@@ -323,9 +322,9 @@ def test_corrections_and_what_no_history_shows_never_wait() -> None:
     assert isinstance(found, SessionPlan)
     assert (numbers(found.hour_numbers), numbers(found.pending)) == ([4], [3])
     world.land(RAW, "rewrite", late(3))
-    assert not waiting_hours(world.inputs())
+    assert not deferred_hours(world.inputs())
     cut = replace(world.changes(RAW), how="expired")
-    assert not waiting_hours(replace(world.inputs(), changes=(cut,)))
+    assert not deferred_hours(replace(world.inputs(), changes=(cut,)))
 
 
 @pytest.mark.parametrize(("ahead", "waits"), [(-600, True), (30, True), (90, False)], ids=["past", "skewed", "future"])
@@ -334,7 +333,7 @@ def test_a_commit_of_the_future_does_not_wait_for_that_future(ahead: int, waits:
     world.clock += timedelta(seconds=ahead)
     world.land(RAW, "append", late(3))
     world.clock -= timedelta(seconds=ahead)
-    found = waiting_hours(world.inputs())
+    found = deferred_hours(world.inputs()).values()
     assert bool(found) is waits
     assert all(each.since <= world.clock for each in found)
 
@@ -347,9 +346,9 @@ def test_rows_are_counted_by_hour_if_known_and_else_at_most() -> None:
     for files, expected in [((opened,), {2: 5, 3: 0}), ((opened, bounds_only), {2: 35, 3: 0})]:
         newest = replace(world.history[RAW][-1], added=files)
         world.history[RAW][-1] = newest
-        assert {each.hour - START: each.rows for each in waiting_hours(world.inputs())} == expected
+        assert {each.hour - START: each.rows for each in deferred_hours(world.inputs()).values()} == expected
     world.history[RAW][-1] = replace(newest, added=(opened, replace(bounds_only, rows=35)))
-    assert not waiting_hours(world.inputs()), "40 rows wait"
+    assert not deferred_hours(world.inputs()), "40 rows wait"
 
 
 def test_a_deferred_hour_keeps_its_first_time_through_sessions_of_others_and_loses_it_when_it_is_built() -> None:
@@ -362,10 +361,10 @@ def test_a_deferred_hour_keeps_its_first_time_through_sessions_of_others_and_los
     world.clock += timedelta(minutes=10)
     act(world, ("rebuild", 0, late(4), 0))
     assert world.committed.deferred == first[:1]
-    acknowledged = plan_acknowledged(world.inputs())
+    acknowledged = plan(world.inputs(), acknowledge=True)
     assert isinstance(acknowledged, NoSession)
     world.land(RAW, "append", late(3, 5))
-    acknowledged = plan_acknowledged(world.inputs())
+    acknowledged = plan(world.inputs(), acknowledge=True)
     assert isinstance(acknowledged, SessionPlan)
     assert (acknowledged.load, acknowledged.hour_numbers) == ("append", ())
     after = committed_after(world.mode, world.committed, acknowledged, ())

@@ -226,11 +226,7 @@ def run(world: World, *, rounds: int = 1) -> None:
 
 
 def rebuild(world: World, chosen: frozenset[int], token: str) -> None:
-    inputs = world.inputs(to_watermark=True)
-    present: set[int] = set()
-    for c in inputs.changes:
-        present |= touched_hours(c.snapshots)
-    decision = plan_rebuild(inputs, chosen, present=present, token=token)
+    decision = plan_rebuild(world.inputs(to_watermark=True), chosen, present=(), token=token)
     if isinstance(decision, SessionPlan) and world.commit(decision):
         world.check()
 
@@ -240,10 +236,7 @@ def reset(world: World, chosen: frozenset[int], token: str) -> None:
     marks, world.marks = world.marks, {}
     inputs = world.inputs()
     world.marks = marks
-    present = set(world.target)
-    for name in world.names:
-        present |= touched_hours(world.history.get(name, []))
-    decision = plan_rebuild(inputs, chosen, present=present, token=token)
+    decision = plan_rebuild(inputs, chosen, present=set(world.target), token=token)
     if isinstance(decision, SessionPlan) and world.commit(decision):
         world.check()
 
