@@ -6,6 +6,7 @@ The data directory may contain a file `lake.env` with the same variables. Enviro
 from __future__ import annotations
 
 import os
+import re
 import sys
 from collections.abc import Mapping
 from functools import lru_cache, partial
@@ -13,6 +14,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from pydantic import Field, SecretStr, ValidationInfo, field_validator
+from pydantic_core import PydanticCustomError
 from pydantic_settings import BaseSettings, InitSettingsSource, SettingsConfigDict
 from pydantic_settings import PydanticBaseSettingsSource as Source
 
@@ -41,6 +43,9 @@ def _jars_folder(name: str, found: Mapping[str, Any]) -> Path:
     home: Path = found["home"]
     return home / name
 
+
+TABLE = re.compile(r"[a-z][a-z0-9_]*\.[a-z][a-z0-9_]*")
+"""A table with its namespace."""
 
 OF_TESTS = "LAKE_TEST_"
 """Prefix of variables that only tests read."""
@@ -114,6 +119,12 @@ class Settings(BaseSettings):
     pipelines: str = Field(
         default="lake_assets.membership:PIPELINE",
         description="module:attribute of each pipeline, or a folder of YAML files that declare one, comma-separated",
+    )
+    session_table: str = Field(
+        default="etl.session", description="table of the sessions of all targets, namespace.table"
+    )
+    high_watermark_table: str = Field(
+        default="etl.high_watermark", description="table of the watermarks of all targets, namespace.table"
     )
     lakes: str | None = Field(
         default=None,
@@ -305,6 +316,15 @@ class Settings(BaseSettings):
             is_path = is_folder(name) if field.field_name == "pipelines" else "." in name
             found.append(str(Path(name).expanduser().absolute()) if is_path else name)
         return names and ",".join(found)
+
+    @field_validator("session_table", "high_watermark_table")
+    @classmethod
+    def _is_a_table(cls, name: str, field: ValidationInfo) -> str:
+        if not TABLE.fullmatch(name):
+            raise PydanticCustomError("table", "a table is namespace.table, in lower-case letters, digits and _")
+        if name in ("etl.quarantine", "etl.erasure") or name == field.data.get("session_table"):
+            raise PydanticCustomError("table", "another table of the engine has this name")
+        return name
 
     @property
     def catalog_address(self) -> str:

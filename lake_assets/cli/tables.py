@@ -124,7 +124,7 @@ def maintain(
     from lake_assets.pages.terminal import maintenance
 
     maintainer = open_maintainer(settings())
-    wanted = [maintainer.table(name) for name in names or tables_of(maintainer.pipeline)]
+    wanted = [maintainer.table(name) for name in names or tables_of(maintainer.pipeline, maintainer.catalog.properties)]
     done = [maintainer.maintain(table, dry_run=dry_run) for table in progress("maintaining")(wanted)]
     render(done, maintenance.maintained, as_json=as_json)
     if not names and not dry_run:

@@ -33,6 +33,9 @@ LOCK_SECONDS = 60
 KEY_INDEX = "lake.key-index"
 """Property of a catalog: the folder of the indexes of its tables, which are derived from them."""
 
+SESSION_TABLE, HIGH_WATERMARK_TABLE = "lake.session-table", "lake.high-watermark-table"
+"""Properties of a catalog: the names of the two tables of the session log."""
+
 CATALOG_TABLES = 2
 """Number of tables that pyiceberg creates in a new database."""
 
@@ -94,6 +97,7 @@ def connect(settings: Settings) -> Catalog:
         "uri": address,
         "warehouse": settings.warehouse_address,
         KEY_INDEX: str(settings.home / "key-index"),
+        **log_tables(settings),
     }
     try:
         if kind != "http":
@@ -101,6 +105,11 @@ def connect(settings: Settings) -> Catalog:
         return reading_once(_open_again(lambda: load_catalog(NAME, **properties)))
     except Exception as error:  # of SQLAlchemy, requests or the REST client, depending on the address
         raise _unreachable(settings, error) from error
+
+
+def log_tables(settings: Settings) -> dict[str, str]:
+    """Return the properties of a catalog that name the tables of the session log."""
+    return {SESSION_TABLE: settings.session_table, HIGH_WATERMARK_TABLE: settings.high_watermark_table}
 
 
 def _unreachable(settings: Settings, error: Exception) -> ServiceError:

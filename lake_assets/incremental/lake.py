@@ -70,12 +70,14 @@ class Lake:
             ConfigurationError: The session has no catalog `lake`.
             ServiceError: The catalog cannot be opened.
         """
-        from lake_assets.connections.catalog import open_catalog
+        from lake_assets.connections.catalog import log_tables, open_catalog
         from lake_assets.incremental.engine.engine import Engine, utc_now
         from lake_assets.incremental.engine.erasures import erasure_key
 
         found = settings or settings_of_process()
         sessions = LakeSpark(found, given=spark, has_own_catalog=catalog is not None)
+        if catalog is not None:
+            catalog.properties.update(log_tables(found))
         engine = Engine(
             catalog or open_catalog(found),
             pipeline,

@@ -6,7 +6,7 @@ import json
 import os
 import subprocess
 from decimal import Decimal
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pytest
@@ -15,9 +15,10 @@ from lake_assets.base.hours import hour_key, hour_start
 from lake_assets.base.time_filters import hours_condition, within
 from lake_assets.connections.spark import jvm_conf, spark_conf, spark_environment, spark_home
 from lake_assets.demo.membership_simulator import worked_example
-from lake_assets.errors import AuditFailed, NotAsPlanned, PublishConflict, UsageError
+from lake_assets.errors import AuditFailed, LakeError, NotAsPlanned, PublishConflict, UsageError
 from lake_assets.incremental.declaration import SessionContext
 from lake_assets.incremental.engine.model import NoSession, OpenedSession
+from lake_assets.incremental.engine.undeclared import Named, find_target, remember
 from lake_assets.membership import PIPELINE
 from lake_assets.membership.raw import RAW
 from lake_assets_tests.doors.lake_door import LakeDoor
@@ -219,3 +220,164 @@ def test_what_removes_too_much_or_too_little_or_was_written_twice_is_refused(
     assert lake.engine.publish_session(target).hours_built == (START + 2, START + 3)
     lake.engine.commit_session(target)
     lake.assert_true("signup_fact")
+
+
+ORDERS = "(order_id STRING, amount INT, ordered_at TIMESTAMP) USING iceberg PARTITIONED BY"
+INIT = (
+    "--process-name=order_load",
+    "--src-tables=orders|ordered_at",
+    "--etl-pattern-id=1",
+    "--psyberg-hwm-table=high_watermark",
+    "--psyberg-session-table=etl.session",
+)
+
+
+@pytest.mark.journey
+def test_a_target_that_nobody_declares_is_written_by_plain_spark_sql(catalog: Catalog, home: Settings) -> None:
+    def init(*more: str) -> Any:
+        return json.loads(lake_command(home, "session", "init", "shop.order_fact", *INIT, *more, "--json"))
+
+    def write(opened: Any) -> None:
+        (source,) = opened["plan"]["sources"]
+        since = source["from_snapshot_id"]
+        hours = [each["hour"] for each in opened["plan"]["hours"]]
+        rows = f"SELECT * FROM lake.shop.orders VERSION AS OF {source['to_snapshot_id']}"
+        old = f" EXCEPT ALL SELECT * FROM lake.shop.orders VERSION AS OF {since}" if since else ""
+        assert hours
+        spark_sql(home, f"SET spark.wap.id={opened['wap_id']}", f"INSERT INTO lake.shop.order_fact {rows}{old}")
+
+    def published() -> list[str]:
+        return sorted(catalog.load_table("shop.order_fact").scan().to_arrow()["order_id"].to_pylist())
+
+    spark_sql(
+        home,
+        "CREATE NAMESPACE lake.shop",
+        f"CREATE TABLE lake.shop.orders {ORDERS} (days(ordered_at))",
+        f"CREATE TABLE lake.shop.order_fact {ORDERS} (hours(ordered_at))",
+        "INSERT INTO lake.shop.orders VALUES ('o1', 1, TIMESTAMP '2026-01-01 00:10:00Z'),"
+        " ('o2', 2, TIMESTAMP '2026-01-01 03:10:00Z')",
+    )
+    first = init("--psyberg-session-id=20230914061001")
+    assert (first["plan"]["session_id"], first["plan"]["load"]) == ("20230914061001", "append")
+    assert [(uri["source"], uri["partition"]) for uri in first["plan"]["processing_uris"]] == [
+        ("shop.orders", {"ordered_at_day": "2026-01-01"})
+    ]
+    assert init("--psyberg-session-id=20230914061001") == first
+    write(first)
+    named = ("--psyberg-session-id=20230914061001", "--json")
+    assert json.loads(lake_command(home, "session", "publish", "order_fact", *named))["status"] == "published"
+    assert json.loads(lake_command(home, "session", "commit", "order_fact", *named))["rows_written"] == 2
+    assert published() == ["o1", "o2"]
+
+    spark_sql(home, "INSERT INTO lake.shop.orders VALUES ('o3', 3, TIMESTAMP '2026-01-01 00:20:00Z')")
+    lake_command(home, "session", "init", "order_fact", "--psyberg-session-id=b")  # what was named is remembered
+    second = init("--psyberg-session-id=c")
+    assert [each["hour"] for each in second["plan"]["hours"]] == ["2026-01-01-00:00"]
+    write(second)
+    assert "shop.order_fact" in lake_command(home, "session", "publish", "shop.order_fact")
+    assert published() == ["o1", "o2", "o3"], "late, and once"
+    rows = catalog.load_table("etl.session").scan().to_arrow().to_pylist()
+    assert sorted((row["session_id"], row["process_name"], row["etl_pattern_id"]) for row in rows) == [
+        ("20230914061001", "shop.order_fact", 1),
+        ("c", "shop.order_fact", 1),
+    ]
+    assert "No session" in lake_command(home, "session", "init", "order_fact")
+
+
+def test_a_given_id_may_be_used_for_another_plan_and_never_for_what_was_written_for_the_former(
+    catalog: Catalog, spark: SparkSession
+) -> None:
+    lake = Lake(catalog, spark)
+    target = lake.target("signup_fact")
+    lake.append("raw.signups", [signup(1, 1)])
+    first = lake.engine.open_session(target, session_id="mine")
+    assert isinstance(first, OpenedSession)
+    assert first.plan.session_id == "mine"
+    spark.conf.set("spark.wap.id", first.wap_id)
+    spark.sql(insert("INTO", in_hours("event_ts", 1, 1)))
+    spark.conf.unset("spark.wap.id")
+
+    lake.append("raw.signups", [signup(2, 1)])
+    assert lake.engine.open_session(target, session_id="other") != first
+    again = lake.engine.open_session(target, session_id="mine")
+    assert isinstance(again, OpenedSession)
+    assert (again.plan.session_id, again.wap_id) != (first.plan.session_id, first.wap_id)
+    with pytest.raises(UsageError, match="that is open is mine, and not other"):
+        lake.engine.publish_session(target, session_id="other")
+    with pytest.raises(UsageError, match=f"spark.wap.id set to {again.wap_id}"):
+        lake.engine.publish_session(target, session_id="mine")
+
+    spark.conf.set("spark.wap.id", again.wap_id)
+    spark.sql(insert("INTO", in_hours("event_ts", 1, 1)))
+    spark.conf.unset("spark.wap.id")
+    assert lake.engine.publish_session(target, session_id="mine").plan.session_id == "mine"
+    assert lake.engine.commit_session(target, session_id="mine").status == "committed"
+    with pytest.raises(UsageError, match="published last is mine, and not other"):
+        lake.engine.commit_session(target, session_id="other")
+    lake.assert_true("signup_fact")
+    lake.append("raw.signups", [signup(3, 2)])
+    with pytest.raises(UsageError, match=r"mine is the id of a session of core\.signup_fact that is committed"):
+        lake.engine.open_session(target, session_id="mine")
+    with pytest.raises(UsageError, match=r"The session id is '\.\./x'"):
+        lake.engine.open_session(target, session_id="../x")
+
+
+def test_hours_of_an_undeclared_target_are_overwritten_from_two_sources(catalog: Catalog, spark: SparkSession) -> None:
+    lake = Lake(catalog, spark)
+    spark.sql("CREATE NAMESPACE lake.shop")
+    for name, partition in (
+        ("orders", "days(ordered_at)"),
+        ("refunds", "order_id"),
+        ("order_fact", "hours(ordered_at)"),
+    ):
+        spark.sql(f"CREATE TABLE lake.shop.{name} {ORDERS} ({partition})")
+
+    def land(name: str, order: str, hour: int, *, through: int) -> None:
+        spark.sql(f"INSERT INTO lake.shop.{name} VALUES ('{order}', 1, TIMESTAMP '2026-01-01 0{hour}:10:00Z')")
+        lake.set_property(f"shop.{name}", "lake.complete-through", hour_key(START + through))
+
+    def opened() -> OpenedSession:
+        target = find_target(catalog, PIPELINE, "order_fact", Named("p", "orders,refunds|ordered_at", 2))
+        remember(catalog, PIPELINE, target, "p")
+        found = lake.engine.open_session(target)
+        assert isinstance(found, OpenedSession)
+        return found
+
+    def publish(first: int, last: int) -> tuple[int, ...]:
+        """Write the rows of these hours, and publish them by the name of the target alone."""
+        rows = f"SELECT * FROM lake.shop.orders WHERE {in_hours('ordered_at', first, last)}"
+        rows += f" UNION ALL {rows.replace('orders', 'refunds')}"
+        spark.conf.set("spark.wap.id", opened().wap_id)
+        spark.sql(f"INSERT INTO lake.shop.order_fact REPLACE WHERE {in_hours('ordered_at', first, last)} {rows}")
+        spark.conf.unset("spark.wap.id")
+        return lake.engine.publish_session(find_target(catalog, PIPELINE, "shop.order_fact")).hours_built
+
+    def published() -> list[str]:
+        return sorted(catalog.load_table("shop.order_fact").scan().to_arrow()["order_id"].to_pylist())
+
+    land("orders", "a", 1, through=3)
+    land("refunds", "b", 2, through=2)
+    plan = opened().plan
+    assert (plan.load, plan.hour_numbers, plan.complete_through) == ("overwrite", (START + 1, START + 2), START + 2)
+    places = [(uri["source"], uri["partition"]) for uri in plan.processing_uris]
+    assert places == [("shop.orders", {"ordered_at_day": "2026-01-01"}), ("shop.refunds", {"order_id": "b"})]
+    land("orders", "x", 3, through=3)
+    with pytest.raises(LakeError, match="2026-01-01-03:00"):
+        publish(1, 3)
+    assert published() == []
+    assert publish(1, 2) == (START + 1, START + 2)
+    assert published() == ["a", "b"]
+
+    land("refunds", "c", 1, through=3)
+    assert opened().plan.hour_numbers == (START + 1, START + 2, START + 3)
+    assert {(uri["source"], bool(uri.get("waited"))) for uri in opened().plan.processing_uris} == {
+        ("shop.refunds", False),
+        ("shop.orders", False),
+    }
+    assert publish(1, 3) == (START + 1, START + 2, START + 3)
+    assert published() == ["a", "b", "c", "x"]
+    rows = catalog.load_table("etl.high_watermark").scan().to_arrow().to_pylist()
+    assert {(row["process_name"], row["source"]) for row in rows} == {
+        ("shop.order_fact", "shop.orders"),
+        ("shop.order_fact", "shop.refunds"),
+    }

@@ -8,9 +8,9 @@ from typing import Any
 
 from lake_assets.base.columns import PREFIX, is_own
 from lake_assets.errors import ConfigurationError
+from lake_assets.settings import TABLE as TABLE
 
 IDENTIFIER = re.compile(r"[a-z][a-z0-9_]*")
-TABLE = re.compile(r"[a-z][a-z0-9_]*\.[a-z][a-z0-9_]*")
 SERVED_TABLE = re.compile(r"[A-Za-z][A-Za-z0-9_]*")
 """Apache Pinot's tables have names such as airlineStats."""
 TOPIC = re.compile(r"(?!\.{1,2}$)[A-Za-z0-9._-]{1,249}")

@@ -7,6 +7,7 @@ It knows nothing of Dagster. It takes a pyiceberg catalog, a Spark session and a
 from __future__ import annotations
 
 import json
+import re
 import time
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
@@ -40,7 +41,7 @@ from lake_assets.incremental.engine.model import (
 from lake_assets.incremental.engine.planner import Heads, Planner
 from lake_assets.incremental.engine.planning import PendingHours, pending_hours
 from lake_assets.incremental.engine.published_audit import PublishedAudit, audit_published
-from lake_assets.incremental.engine.session import Context, Session, find_written
+from lake_assets.incremental.engine.session import Context, Session, find_written, next_wap_id
 from lake_assets.incremental.engine.session_log import (
     EXTERNAL_RUN,
     PLAN,
@@ -64,6 +65,9 @@ from lake_assets.incremental.engine.state import (
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+
+SESSION_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.:-]{0,127}")
+"""An id of a session that a caller gives."""
 
 OnSession = Callable[[SessionReport], object]
 
@@ -467,20 +471,37 @@ class Engine:
             return stored
         raise PublishConflict(target.table, expected=None, found=None)
 
-    def open_session(self, target: Target, *, run_id: str = EXTERNAL_RUN) -> OpenedSession | NoSession:
-        """Open the next session of a target for another program to write, or return the open one again."""
+    def open_session(
+        self, target: Target, *, run_id: str = EXTERNAL_RUN, session_id: str | None = None
+    ) -> OpenedSession | NoSession:
+        """Open the next session of a target for another program to write, or return the open one again.
+
+        Args:
+            session_id: Its id; None for one of the engine. Another id than that of the open session opens another one,
+                and what was written for the former is not published any more.
+
+        Raises:
+            UsageError: The id cannot be one, or a session of this id is committed.
+        """
         self.create_tables()
         state = self.state(target)
         self.log.complete(state)
         assert state.table is not None
         plan = self._opened_plan(target, state)
+        if plan is not None and session_id not in (None, plan.session_id):
+            plan = None
         if plan is None:
             decision = self._planner(target).external_session(state)
             if self.erasure_guard.delete_erased_rows(decision):
-                return self.open_session(target, run_id=run_id)
+                return self.open_session(target, run_id=run_id, session_id=session_id)
             if isinstance(decision, NoSession):
                 return decision
-            plan = decision
+            if session_id is not None:
+                self._check_unused(target, session_id)
+            own_id = decision.session_id
+            if target not in self.pipeline.targets:
+                own_id = f"{own_id}-{target.code_version}"
+            plan = replace(decision, session_id=session_id or own_id)
             base = publish.base_of(state.table)
             opened = {
                 "n": state.highest + 1,
@@ -489,19 +510,37 @@ class Engine:
                 "pattern": target.mode.pattern_id,
                 "run_id": run_id,
                 "at": self.clock().isoformat(),
+                "sources": _named_sources(target),
+                # An id that a caller gives may be given to several plans, but what is written belongs to one plan.
+                "wap": own_id,
                 "plan": json.loads(PLAN.dump_json(plan)),
             }
             with state.table.transaction() as transaction:
                 transaction.set_properties({OPENED: json.dumps(opened)})
         table = iceberg.load(self.catalog, target.table)
-        number = publish.next_staging_number(table, plan.session_id)
-        return OpenedSession(plan=plan, table=target.table, wap_id=publish.wap_id(plan.session_id, number))
+        return OpenedSession(plan=plan, table=target.table, wap_id=next_wap_id(table, plan))
 
-    def publish_session(self, target: Target) -> SessionReport:
+    def _check_unused(self, target: Target, session_id: str) -> None:
+        if not SESSION_ID.fullmatch(session_id):
+            raise UsageError(
+                f"The session id is {session_id!r}.",
+                remedy="Use up to 128 letters, digits and any of _ . : -, such as 20230914061001.",
+            )
+        for record in self.log.history(target.table):
+            if record.plan.session_id == session_id and record.state == "committed":
+                raise UsageError(
+                    f"{session_id} is the id of a session of {target.table} that is committed.",
+                    remedy="Give each session an id of its own, or leave it out.",
+                )
+
+    def publish_session(self, target: Target, *, session_id: str | None = None) -> SessionReport:
         """Audit and publish what another program has written for the open session of a target, and end the session.
 
+        Args:
+            session_id: The id that the open session must have; None for any.
+
         Raises:
-            UsageError: No session is open, or nothing was written.
+            UsageError: No session is open, or another one, or nothing was written.
             NotAsPlanned: What was written is not what the plan says.
             PublishConflict: Main has moved since the session was opened.
             AuditFailed: A blocking audit failed; nothing is published.
@@ -516,6 +555,7 @@ class Engine:
                 f"{target.table} has no open session.",
                 remedy=f"Open one with `lake session init {target.name}`.",
             )
+        _check_is(plan, session_id, "that is open")
         assert state.table is not None
         written = find_written(state.table, plan, target.time_column)
         opened = state.opened or {}
@@ -523,11 +563,14 @@ class Engine:
         attempt = Session(self._context(), target, state, plan, run_id, written=written, is_external=True)
         return replace(attempt.run(), status="published")
 
-    def commit_session(self, target: Target) -> SessionReport:
+    def commit_session(self, target: Target, *, session_id: str | None = None) -> SessionReport:
         """Return the report of the session that another program has written and published last.
 
+        Args:
+            session_id: The id that it must have; None for any.
+
         Raises:
-            UsageError: A session is open: it is not published.
+            UsageError: A session is open: it is not published. Or the last one has another id.
         """
         state = self.state(target)
         plan = self._opened_plan(target, state)
@@ -550,7 +593,9 @@ class Engine:
             )
         self.log.complete(state)
         newest = self.log.history(target.table, newest=1)
-        return newest[0].report() if newest else record_of(state).report()
+        report = newest[0].report() if newest else record_of(state).report()
+        _check_is(report.plan, session_id, "that was published last")
+        return report
 
     def _opened_plan(self, target: Target, state: State) -> SessionPlan | None:
         """Return the plan of the session that another program writes.
@@ -560,6 +605,8 @@ class Engine:
         """
         opened = state.opened
         before = self.log.opened_before(state.process) if not state.n and opened is None else None
+        if opened is not None and opened.get("sources", _named_sources(target)) != _named_sources(target):
+            return None
         if opened is not None:
             plan, pattern = PLAN.validate_python(opened["plan"]), opened["pattern"]
         elif before is not None and before.state == "planned":
@@ -628,6 +675,18 @@ class Engine:
 
     def _context(self) -> Context:
         return Context(self.catalog, self.pipeline.start_hour, self.log, self.clock, self.spark)
+
+
+def _named_sources(target: Target) -> list[list[str]]:
+    return [[source.table, source.time_column] for source in target.sources]
+
+
+def _check_is(plan: SessionPlan, session_id: str | None, which: str) -> None:
+    if session_id not in (None, plan.session_id):
+        raise UsageError(
+            f"The session of {plan.process} {which} is {plan.session_id}, and not {session_id}.",
+            remedy="Name its id, or leave it out.",
+        )
 
 
 def carrying_plan(state: State, why: str) -> SessionPlan:

@@ -62,6 +62,7 @@ from tenacity import Retrying, retry_if_exception_type, stop_after_delay, wait_r
 from lake_assets.base.grain import DAY, HOUR, Grain, days_in
 from lake_assets.base.hours import hour_key, parse_hour
 from lake_assets.base.recent import Recent
+from lake_assets.connections.catalog import HIGH_WATERMARK_TABLE, SESSION_TABLE
 from lake_assets.errors import (
     ColumnMismatch,
     ConfigurationError,
@@ -83,6 +84,16 @@ if TYPE_CHECKING:
 SESSION = "etl.session"
 HIGH_WATERMARK = "etl.high_watermark"
 QUARANTINE = "etl.quarantine"
+
+
+def session_table(catalog: Catalog) -> str:
+    """Return the table of sessions of a catalog: `LAKE_SESSION_TABLE`, else `SESSION`."""
+    return str(catalog.properties.get(SESSION_TABLE, SESSION))
+
+
+def high_watermark_table(catalog: Catalog) -> str:
+    """Return the table of watermarks of a catalog: `LAKE_HIGH_WATERMARK_TABLE`, else `HIGH_WATERMARK`."""
+    return str(catalog.properties.get(HIGH_WATERMARK_TABLE, HIGH_WATERMARK))
 
 
 DAMAGED_METADATA = (ValidationError, ValueError, OSError)

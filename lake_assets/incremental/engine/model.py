@@ -402,6 +402,8 @@ class SourceRange:
         totals: As in the `Watermark` that the session ends at.
         last_hour: As in the `Watermark` that the session ends at.
         appends_only: Whether an incremental append read over the range returns every change.
+        from_timestamp_ms: Commit time of the first snapshot, milliseconds since 1970; None if there is none, or if the
+            source is read from its beginning.
     """
 
     source: str
@@ -414,6 +416,7 @@ class SourceRange:
     totals: Totals | None = None
     last_hour: int | None = None
     appends_only: bool = False
+    from_timestamp_ms: int | None = None
 
 
 @dataclass(frozen=True)
@@ -452,7 +455,8 @@ class SessionPlan:
         changed_through: Up to this hour, inclusive, only rows of entities that changed are recomputed, and those of
             others are taken as published. None: all rows are recomputed.
         complete_through: The target's complete-through after the session; None leaves it.
-        processing_uris: The landing partitions of the source files to read.
+        processing_uris: Where the rows are that are new or have waited: see `planning.processing_uris`. Those that have
+            waited have `waited`. Plans that an older version stored lack `source`, and name landing partitions alone.
         cost: What the session will read.
         notes: What else a person should know: compactions that were skipped, hours that were left out.
         code_version: The target's code version when the session was planned.
@@ -487,6 +491,14 @@ class SessionPlan:
     def hour_numbers(self) -> tuple[int, ...]:
         """The planned hours, without reasons."""
         return tuple(p.hour for p in self.hours)
+
+    def landings(self, *, waited: bool = True) -> list[tuple[str, int]]:
+        """Return landing date and hour of each landing partition to read. waited: also of rows that have waited."""
+        found = []
+        for uri in self.processing_uris:
+            if uri.get("landing_hour") is not None and (waited or not uri.get("waited")):
+                found.append((str(uri["landing_date"]), int(str(uri["landing_hour"]))))
+        return found
 
     @property
     def reason(self) -> str:

@@ -39,7 +39,7 @@ from lake_assets.incremental.engine.model import (
     due_at,
     in_whole_partitions,
 )
-from lake_assets.incremental.engine.planning import last_buildable_hour, plan, plan_rebuild
+from lake_assets.incremental.engine.planning import last_buildable_hour, plan, plan_rebuild, processing_uris
 from lake_assets.incremental.engine.readable import check_new_files
 from lake_assets.incremental.engine.source_changes import (
     Head,
@@ -49,7 +49,7 @@ from lake_assets.incremental.engine.source_changes import (
     changes,
     hours_present,
 )
-from lake_assets.incremental.engine.state import State, outside_changes
+from lake_assets.incremental.engine.state import State, outside_changes, read_before
 from lake_assets.settings import settings
 
 MAX_HOURS_BEYOND = 24
@@ -107,7 +107,7 @@ class Planner:
                 heads[source] = head
         known = self._planning_input(state, heads)
         decision = self._cheapest(replace(known, late=None) if deferred else known, state)
-        decision = with_other_code(decision, state, self.target)
+        decision = self._with_waited(with_other_code(decision, state, self.target), state)
         if not force:
             decision = wait_if_beyond_data(decision, self.target.grain)
         return decision if retry_blocked else wait_if_blocked(state, decision, self.target)
@@ -117,7 +117,7 @@ class Planner:
 
         A session that an audit has stopped is planned again, because the program may have been repaired.
         """
-        return plan(replace(self._planning_input(state), late=None, history=()))
+        return self._with_waited(plan(replace(self._planning_input(state), late=None, history=())), state)
 
     def acknowledgement(self, state: State) -> Decision:
         """Plan the next session; if it has to wait, plan to move the watermark, so that changed hours are pending."""
@@ -259,6 +259,30 @@ class Planner:
         found = changes(table, source, since, start=self.pipeline.start_hour, up_to=up_to or present, budget=budget)
         check_new_files(table, source.table, {file.path for file in found.added}, found.head.snapshot_id)
         return found
+
+    def _with_waited(self, decision: Decision, state: State) -> Decision:
+        """Return the plan; of a session that builds hours which have waited, with where their rows are."""
+        if not isinstance(decision, SessionPlan) or state.table is None:
+            return decision
+        waiting = state.committed.waiting
+        hours = [hour for hour in decision.hour_numbers if hour in waiting]
+        if not hours:
+            return decision
+        named = list(decision.processing_uris)
+        began = read_before(state, {waiting[hour].session_id for hour in hours})
+        for source in self.target.sources:
+            mark, since = state.watermarks.get(source.table), began.get(source.table)
+            if mark is None:
+                continue
+            plain = Source(source.table, source.time_column, source.key, landed_column=source.landed_column)
+            until = Head(mark.snapshot_id, mark.complete_through)
+            try:
+                start = self.pipeline.start_hour
+                found = changes(self.source_table(source), plain, since, start=start, up_to=until)
+            except (SourceReplaced, HistoryCut):  # all of it is read anew
+                continue
+            named += [{**uri, "waited": True} for uri in processing_uris(found, hours) if uri not in named]
+        return replace(decision, processing_uris=tuple(named))
 
     def _cheapest(self, known: PlanningInput, state: State) -> Decision:
         """Return the next session: a whole chunk for the changed entities alone, else a chunk that begins small.

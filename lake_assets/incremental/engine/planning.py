@@ -42,7 +42,7 @@ from lake_assets.incremental.engine.model import (
     verdicts_in_words,
     wait_in_words,
 )
-from lake_assets.incremental.engine.source_changes import FileChange, describe, describe_earlier
+from lake_assets.incremental.engine.source_changes import FileChange, SourceChanges, describe, describe_earlier
 
 CLOCK_TOLERANCE = timedelta(minutes=1)
 """How far a commit may be ahead of the planner's clock. One that is further ahead tells no time to wait from."""
@@ -56,8 +56,8 @@ MOST_READS = 50
 ID_DIGITS = 16
 """Hexadecimal digits of the hash in a session id."""
 
-LANDING_PARTITION = {"landing_date", "landing_hour", "batch_id"}
-"""The fields of the partition of a landed file. Files of tables that others have created may have none of them."""
+MAX_FILE_URIS = 1_000
+"""Most new files of a source that are named one by one; of more, the range of snapshots that brought them is."""
 
 MIN_ENTITIES_PER_CHANGED = 10
 """Changed entities alone are recomputed if at most one in this many has changed."""
@@ -545,8 +545,11 @@ def _session(
 
     sources = []
     added: list[FileChange] = []
+    uris: list[dict[str, object]] = []
     for each in inputs.changes:
-        added += [] if is_rebuild else each.added
+        if not is_rebuild:
+            added += each.added
+            uris += processing_uris(each)
         sources.append(
             SourceRange(
                 source=each.source,
@@ -559,11 +562,9 @@ def _session(
                 totals=each.head.totals,
                 last_hour=each.head.last_hour,
                 appends_only=each.appends_only,
+                from_timestamp_ms=each.snapshots[0].committed_at_ms if each.since and each.snapshots else None,
             )
         )
-    landed = {
-        tuple(map(str, f.partition.values())): f.partition for f in added if f.partition.keys() >= LANDING_PARTITION
-    }
     parts = [inputs.process, kind, load, str(complete_through), str(inputs.revision), token]
     parts += [f"{each.source}:{each.table_uuid}:{each.from_snapshot_id}:{each.to_snapshot_id}" for each in sources]
     parts += [format_hours(found) for found in (hours, waiting, skipped, follows)]
@@ -580,7 +581,7 @@ def _session(
         follows=tuple(sorted(follows)),
         held=tuple(each.hour for each in still_held),
         complete_through=complete_through,
-        processing_uris=tuple(dict(landed[values]) for values in sorted(landed)),
+        processing_uris=tuple(uris),
         cost=Cost(len(added), sum(file.rows for file in added), sum(file.bytes for file in added)),
         notes=tuple(notes),
         code_version=inputs.code_version,
@@ -588,6 +589,35 @@ def _session(
         late_rows=late,
         reasons=reasons,
     )
+
+
+def processing_uris(source: SourceChanges, hours: Collection[int] | None = None) -> list[dict[str, object]]:
+    """Return where the new files of a source are, each place once, ordered by its values.
+
+    Args:
+        source: What is new in the source.
+        hours: Only files that may have rows of one of these hours; None for all files.
+
+    Returns:
+        Each with `source`, the table; and with the landing partition (`landing_date`, `landing_hour`, `batch_id`), or
+        with `partition` and `file` of a file that has none. If there are too many such files, with `from_snapshot_id`
+        (exclusive; None for the table's beginning) and `to_snapshot_id`.
+    """
+    places: dict[tuple[str, ...], dict[str, object]] = {}
+    files: list[dict[str, object]] = []
+    for file in source.added:
+        if hours is not None and not any(first <= hour <= last for first, last in file.touched for hour in hours):
+            continue
+        if file.is_landed:
+            values = tuple(map(str, file.partition.values()))
+            places.setdefault(values, {"source": source.source, **file.partition})
+        else:
+            files.append({"source": source.source, "partition": dict(file.place), "file": file.path})
+    if len(files) > MAX_FILE_URIS:
+        since = source.since.snapshot_id if source.since else None
+        head = source.head.snapshot_id
+        files = [{"source": source.source, "from_snapshot_id": since, "to_snapshot_id": head}]
+    return [places[values] for values in sorted(places)] + sorted(files, key=lambda uri: str(uri.get("file")))
 
 
 def _notes(

@@ -47,7 +47,15 @@ from lake_assets.incremental.engine.model import (
 )
 from lake_assets.incremental.engine.planning import committed_after
 from lake_assets.incremental.engine.session_log import SessionLog, SessionRecord
-from lake_assets.incremental.engine.state import BLOCKED, STATE, State, after_session, commit_state, summary_of
+from lake_assets.incremental.engine.state import (
+    BLOCKED,
+    OPENED,
+    STATE,
+    State,
+    after_session,
+    commit_state,
+    summary_of,
+)
 from lake_assets.incremental.engine.user_code import naming_failed_rows
 
 if TYPE_CHECKING:
@@ -150,7 +158,7 @@ class Session:
         self.started_at = self.context.clock()
         self.before = Committed() if self.plan.starts_anew else self.state.committed
         # One without hours may bring rows that belong in quarantine.
-        self.reads_rows = self.plan.load != "none" or bool(self.plan.processing_uris)
+        self.reads_rows = self.plan.load != "none" or bool(self.plan.landings())
 
     def run(self) -> SessionReport:
         """Stage, audit and commit.
@@ -454,6 +462,20 @@ def ties_result(target: Target, tied: int) -> tuple[AuditResult, ...]:
 # What another program has written
 
 
+def next_wap_id(table: Table, plan: SessionPlan) -> str:
+    """Return the WAP id that another program has to write the open session of a target under."""
+    own_id = _id_of_writes(table, plan)
+    return publish.wap_id(own_id, publish.next_staging_number(table, own_id))
+
+
+def _id_of_writes(table: Table, plan: SessionPlan) -> str:
+    """Return what the WAP ids of an open session begin with: an id of its plan, whatever id a caller gave it."""
+    text = table.metadata.properties.get(OPENED)
+    opened = json.loads(text) if text else {"plan": {"session_id": None}}
+    is_open = opened["plan"]["session_id"] == plan.session_id
+    return str(opened.get("wap", plan.session_id)) if is_open else plan.session_id
+
+
 def find_written(table: Table, plan: SessionPlan, time_column: str) -> Snapshot | None:
     """Return the newest snapshot that another program has staged for a session; None if no row had to be written.
 
@@ -461,15 +483,16 @@ def find_written(table: Table, plan: SessionPlan, time_column: str) -> Snapshot 
         UsageError: Nothing was written.
         NotAsPlanned: What was written is not what the plan says.
     """
-    number = publish.next_staging_number(table, plan.session_id) - 1
+    own_id = _id_of_writes(table, plan)
+    number = publish.next_staging_number(table, own_id) - 1
     if number == 0:
         if plan.load == "none":
             return None
         raise UsageError(
             f"Nothing was written for {plan.session_id}: no snapshot of its target has its WAP id.",
-            remedy=f"Write with spark.wap.id set to {publish.wap_id(plan.session_id, 1)}, in one commit.",
+            remedy=f"Write with spark.wap.id set to {publish.wap_id(own_id, 1)}, in one commit.",
         )
-    wap = publish.wap_id(plan.session_id, number)
+    wap = publish.wap_id(own_id, number)
     snapshot, *others = publish.staged_snapshots(table, wap)
     replaced = set(plan.hour_numbers) if plan.load == "overwrite" else set()
     deviations = []  # audits see the rows that were added, but not which were removed

@@ -32,19 +32,19 @@ from pyiceberg.manifest import DataFile, ManifestContent
 from pyiceberg.table import Table
 from pyiceberg.table.update.snapshot import ExpireSnapshots
 from pyiceberg.transforms import IdentityTransform
-from pyiceberg.types import LongType, StringType
+from pyiceberg.types import IntegerType, LongType, StringType
 
 from lake_assets.base.hours import hour_key, hour_start, parse_hour
 from lake_assets.base.recent import Recent
 from lake_assets.errors import StoredByNewerVersion
 from lake_assets.incremental.engine import iceberg, publish
 from lake_assets.incremental.engine.iceberg import (
-    HIGH_WATERMARK,
     QUARANTINE,
-    SESSION,
     OneCopyTransaction,
     entries,
+    high_watermark_table,
     naming_damaged_file,
+    session_table,
 )
 from lake_assets.incremental.engine.model import (
     AuditResult,
@@ -57,7 +57,7 @@ from lake_assets.incremental.engine.model import (
     Waiting,
     held_by,
 )
-from lake_assets.incremental.engine.source_changes import Totals, Watermark
+from lake_assets.incremental.engine.source_changes import HOUR_MILLISECONDS, Totals, Watermark
 from lake_assets.incremental.engine.state import State, source_range
 
 SESSION_COLUMNS = {
@@ -96,6 +96,11 @@ SESSION_COLUMNS = {
     "started_at": "timestamptz",
     "ended_at": "timestamptz",
     "plan": "string",
+    # Columns of later versions: a table of an older one gets them, and its rows have no value in them.
+    "from_processing_date": "string",
+    "from_processing_hour": "int",
+    "to_processing_date": "string",
+    "to_processing_hour": "int",
 }
 WATERMARK_COLUMNS = {
     "process_name": "string",
@@ -221,13 +226,15 @@ class SessionLog:
 
     def __init__(self, catalog: Catalog) -> None:
         self.catalog = catalog
+        self.sessions = session_table(catalog)
+        self.watermarks = high_watermark_table(catalog)
         self._unwritten: list[tuple[SessionRecord, State]] = []
         self._is_batch = False
 
     def add(self, record: SessionRecord, state: State | None = None) -> None:
         """Write a session, at once or with the others of a batch. One that was stopped has no state."""
         if state is None:
-            self._append(SESSION, [session_row(record)])
+            self._append(self.sessions, [session_row(record)])
             return
         self._unwritten.append((record, state))
         if not self._is_batch:
@@ -246,15 +253,15 @@ class SessionLog:
     def complete(self, state: State) -> None:
         """Write the session of a state, if the process that committed it died before it had."""
         self._flush(state.process)
-        if state.n and state.log and self._newest(HIGH_WATERMARK, state.process) < state.n:
+        if state.n and state.log and self._newest(self.watermarks, state.process) < state.n:
             self.add(record_of(state), state)
 
     def _flush(self, process: str | None = None) -> None:
         """Write what is not written yet; if a target is named, only if there is a session of it."""
         if process is None or any(state.process == process for _, state in self._unwritten):
             written, self._unwritten = self._unwritten, []
-            self._append(SESSION, [session_row(record) for record, _ in written])
-            self._append(HIGH_WATERMARK, [row for _, state in written for row in _watermark_rows(state)])
+            self._append(self.sessions, [session_row(record) for record, _ in written])
+            self._append(self.watermarks, [row for _, state in written for row in _watermark_rows(state)])
 
     def _append(self, name: str, rows: Sequence[Row]) -> None:
         """Append those of some rows that the table lacks, in one commit."""
@@ -293,12 +300,12 @@ class SessionLog:
             TableDamaged: A file of the log cannot be read.
         """
         unwritten = [state.n for _, state in self._unwritten if state.process == process]
-        committed = max([self._newest(HIGH_WATERMARK, process), *unwritten])
-        return max(self._newest(SESSION, process), committed), committed
+        committed = max([self._newest(self.watermarks, process), *unwritten])
+        return max(self._newest(self.sessions, process), committed), committed
 
     def before(self, process: str) -> State | None:
         """Return the state that the version before left; None if there is none, or this version has gone on from it."""
-        rows = self._newest_rows(HIGH_WATERMARK, process)
+        rows = self._newest_rows(self.watermarks, process)
         metadata = json.loads(rows[0]["metadata"]) if rows else {"n": 0}
         if "n" in metadata:
             return None
@@ -313,7 +320,7 @@ class SessionLog:
 
     def opened_before(self, process: str) -> SessionRecord | None:
         """Return the session that another program writes, or has published, of a home of the version before."""
-        rows = self._newest_rows(SESSION, process) if self.before(process) is not None else []
+        rows = self._newest_rows(self.sessions, process) if self.before(process) is not None else []
         newest = _session_record(rows[0]) if rows else None
         is_open = newest is not None and newest.run_id == EXTERNAL_RUN and newest.state in ("planned", "published")
         return newest if is_open else None
@@ -340,7 +347,7 @@ class SessionLog:
             TableDamaged: A file of the log cannot be read.
         """
         self._flush(process)
-        last = self._newest(SESSION, process)
+        last = self._newest(self.sessions, process)
         span = last if newest is None else newest * MOVES
         while True:
             first = max(0, last - span)
@@ -366,7 +373,7 @@ class SessionLog:
         self, process: str, which: BooleanExpression, columns: Collection[str] = ("*",)
     ) -> list[dict[str, Any]]:
         """Return the last row of each session, oldest session first. A stopped one may run again under its number."""
-        rows = self._rows(SESSION, process, which, columns)
+        rows = self._rows(self.sessions, process, which, columns)
         rows.sort(key=lambda row: (row["revision"], row["state"] == "committed", row["started_at"]))
         last: dict[str, dict[str, Any]] = {}
         for row in rows:
@@ -418,8 +425,8 @@ def create_tables(catalog: Catalog) -> list[str]:
     by_process = {"process_name": IdentityTransform[Any]()}
     properties = {FORMAT_PROPERTY: str(FORMAT), **LOG_PROPERTIES}
     wanted = [
-        (SESSION, SESSION_COLUMNS, by_process),
-        (HIGH_WATERMARK, WATERMARK_COLUMNS, by_process),
+        (session_table(catalog), SESSION_COLUMNS, by_process),
+        (high_watermark_table(catalog), WATERMARK_COLUMNS, by_process),
         (QUARANTINE, QUARANTINE_COLUMNS, {"target": IdentityTransform[Any]()}),
     ]
     created = []
@@ -490,12 +497,10 @@ def session_row(record: SessionRecord) -> dict[str, Any]:
     plan = record.plan
     events: list[datetime | None] = [hour_start(hour) for hour in plan.envelope or ()]
     first, last = events or (None, None)
-    landings: list[tuple[Any, Any]] = []
-    for uri in plan.processing_uris:
-        if "landing_hour" in uri:
-            landings.append((str(uri["landing_date"]), uri["landing_hour"]))
+    landings: list[tuple[Any, Any]] = [*plan.landings()]
     (from_landing_date, from_landing_hour) = min(landings, default=(None, None))
     (to_landing_date, to_landing_hour) = max(landings, default=(None, None))
+    from_processing, to_processing = _processing_hours(plan)
     return {
         "process_name": plan.process,
         "session_id": plan.session_id,
@@ -532,7 +537,21 @@ def session_row(record: SessionRecord) -> dict[str, Any]:
         "started_at": record.started_at,
         "ended_at": record.ended_at,
         "plan": PLAN.dump_json(plan).decode(),
+        "from_processing_date": from_processing and from_processing.date().isoformat(),
+        "from_processing_hour": from_processing and from_processing.hour,
+        "to_processing_date": to_processing and to_processing.date().isoformat(),
+        "to_processing_hour": to_processing and to_processing.hour,
     }
+
+
+def _processing_hours(plan: SessionPlan) -> tuple[datetime | None, datetime | None]:
+    """Return the hours in which the first and the last new snapshot of the sources was committed."""
+    new = [each for each in plan.sources if each.from_snapshot_id != each.to_snapshot_id]
+    began = [each.from_timestamp_ms for each in new if each.from_timestamp_ms is not None]
+    # What is read from the beginning of a table may be of any time before its head.
+    first = hour_start(min(began) // HOUR_MILLISECONDS) if began and len(began) == len(new) else None
+    last = hour_start(max(each.to_timestamp_ms for each in new) // HOUR_MILLISECONDS) if new else None
+    return first, last
 
 
 def _session_record(row: Row) -> SessionRecord:
@@ -667,11 +686,11 @@ def _upgraded(catalog: Catalog, name: str) -> Table:
     """Load a log table; add the columns that one of an older version lacks, and mark its format."""
     table = iceberg.load(catalog, name)
     check_format(table)
-    wanted = SESSION_COLUMNS if name == SESSION else WATERMARK_COLUMNS
+    wanted = SESSION_COLUMNS if name == session_table(catalog) else WATERMARK_COLUMNS
     missing = [column for column in wanted if column not in table.schema().column_names]
     if not missing and table.properties.get(FORMAT_PROPERTY) == str(FORMAT):
         return table
-    types = {"long": LongType(), "string": StringType()}
+    types = {"int": IntegerType(), "long": LongType(), "string": StringType()}
     with table.transaction() as transaction:
         if missing:
             with transaction.update_schema() as update:
@@ -726,7 +745,7 @@ def _highest_in(table: Table, file: DataFile) -> int | None:
 
 def _lacking(table: Table, rows: Sequence[Row]) -> list[Row]:
     """Return those of some rows that a table of the log has not got yet."""
-    own = "state" if table.name()[-1] == SESSION.split(".")[-1] else "source"
+    own = "state" if "state" in table.schema().column_names else "source"
     key = ("process_name", "revision", "session_id", own)
     older = [row for row in rows if row["revision"] <= _newest_number(table, row["process_name"])]
     if not older:

@@ -149,6 +149,10 @@ class ReadBudget:
         return True
 
 
+LANDING_PARTITION = {"landing_date", "landing_hour", "batch_id"}
+"""The fields of the partition of a landed file. Files of tables that others have created may have none of them."""
+
+
 @dataclass(frozen=True)
 class FileChange:
     """One data file, as its manifest describes it.
@@ -161,6 +165,7 @@ class FileChange:
         hours: The event hours that its rows may lie in; None if no row lies in an hour that counts.
         times: Bounds of the time column; None if the metadata have none.
         rows_by_hour: Event hour and number of its rows, if the file was opened; empty otherwise.
+        place: Partition field → value as text, of a file whose partition does not tell when its rows landed.
     """
 
     path: str
@@ -170,6 +175,12 @@ class FileChange:
     hours: HourRange | None
     times: TimeRange | None = None
     rows_by_hour: HourRows = field(default=(), repr=False)
+    place: Mapping[str, str] = field(default_factory=dict, repr=False)
+
+    @property
+    def is_landed(self) -> bool:
+        """Whether its partition says when its rows landed, and in which batch."""
+        return self.partition.keys() >= LANDING_PARTITION
 
     @property
     def touched(self) -> tuple[HourRange, ...]:
@@ -598,6 +609,8 @@ class SnapshotReader:
             hours=None,
             times=times,
         )
+        if not described.is_landed:
+            described = replace(described, place=self._place(file))
         latest = self._latest_accepted(file)
         in_partition = self._hour_position(file.spec_id)
         if in_partition is not None:
@@ -686,6 +699,14 @@ class SnapshotReader:
             if is_date and isinstance(value, int):
                 value = moment_at(value * HOURS_OF_DAY * HOUR_MICROSECONDS).date()
             found[each.name] = value
+        return found
+
+    def _place(self, file: DataFile) -> dict[str, str]:
+        """Return field name → value of a file's partition, as Iceberg writes them into paths."""
+        found: dict[str, str] = {}
+        for position, each in enumerate(self._specs[file.spec_id].fields):
+            value, type_ = file.partition[position], self._types.get(each.source_id)
+            found[each.name] = str(value) if type_ is None else each.transform.to_human_string(type_, value)
         return found
 
     # Rows

@@ -508,11 +508,7 @@ def _landed_with_session(plan: SessionPlan, span: SourceRange, source: Source, n
 
     All rows may have, if the plan names no landing partition, or the source was not read before or has none.
     """
-    landings = [
-        (str(uri["landing_date"]), int(str(uri["landing_hour"])))
-        for uri in plan.processing_uris
-        if "landing_hour" in uri
-    ]
+    landings = plan.landings(waited=False)
     has_partitions = source.landed_column == USUALLY_LANDED and {"landing_date", "landing_hour"}.issubset(names)
     if not has_partitions or not landings or span.from_snapshot_id is None:
         return F.lit(True)

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import astuple, dataclass, field, replace
 from datetime import datetime
 from typing import Any, Protocol
@@ -257,6 +257,28 @@ def _stored_in(snapshot: Snapshot, table: Table, process: str) -> State:
         snapshot_id=snapshot.snapshot_id,
         sequence_number=snapshot.sequence_number or 0,
     )
+
+
+def read_before(state: State, sessions: Collection[str]) -> Mapping[str, Watermark]:
+    """Return source → how far it was read before the oldest of some sessions of a target, as far as that is retained.
+
+    A source that had not been read before is left out: it was read from its beginning.
+    """
+    found: Mapping[str, Sequence[Any]] = {}
+    left = set(sessions)
+    snapshots = publish.ancestors(state.table) if state.table is not None and left else ()
+    for snapshot in snapshots:
+        if has_state(snapshot):
+            summary = publish.summary_of(snapshot)
+            found = json.loads(summary[STATE])["log"].get("from", {})
+            left.discard(summary[SESSION])
+        if not left:
+            break
+    since = {}
+    for name, (snapshot_id, sequence_number, timestamp_ms) in found.items():
+        uuid = state.watermarks[name].table_uuid if name in state.watermarks else ""
+        since[name] = Watermark(name, uuid, snapshot_id, sequence_number, timestamp_ms)
+    return since
 
 
 def has_state(snapshot: Snapshot) -> bool:

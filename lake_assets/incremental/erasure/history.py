@@ -14,7 +14,7 @@ from lake_assets.base.failpoints import reach
 from lake_assets.base.id_matcher import IdMatcher
 from lake_assets.errors import ErasureStopped
 from lake_assets.incremental.engine import iceberg, publish
-from lake_assets.incremental.engine.iceberg import QUARANTINE, SESSION
+from lake_assets.incremental.engine.iceberg import QUARANTINE, session_table
 from lake_assets.incremental.erasure.file_search import search_file
 from lake_assets.incremental.operations.maintain import (
     SnapshotReferences,
@@ -27,8 +27,10 @@ from lake_assets.incremental.operations.maintain import (
     unreferenced_files,
 )
 
-LOG_TABLES = (SESSION, QUARANTINE)
-"""Tables of the engine that may contain an id."""
+
+def _log_tables(catalog: Catalog) -> tuple[str, str]:
+    """Return the tables of the engine that may contain an id."""
+    return session_table(catalog), QUARANTINE
 
 
 @dataclass(frozen=True)
@@ -51,12 +53,12 @@ def remove_history(catalog: Catalog, names: Sequence[str], *, orphaned_before: d
         ErasureStopped: A watermark or an open session still needs an old snapshot; then nothing was expired.
     """
     references = read_references(catalog)
-    all_names = [*names, *LOG_TABLES]
+    all_names = [*names, *_log_tables(catalog)]
     for name in all_names:
         _check_no_old_snapshot_is_needed(catalog, name, references)
     snapshots = 0
     for name in all_names:
-        if name in LOG_TABLES:
+        if name in _log_tables(catalog):
             drop_deleted_entries(catalog, name)
         snapshots += expire(catalog, name, partial(_all_but, references.next_reads(name)))[1]
     reach("erasure-expired")
@@ -115,7 +117,7 @@ def remove_strays(catalog: Catalog, names: Sequence[str], subject: str, value: s
     """
     matcher = IdMatcher(value)
     removed = 0
-    for name in (*names, *LOG_TABLES):
+    for name in (*names, *_log_tables(catalog)):
         io = iceberg.load(catalog, name).io
         strays = []
         for file in unreferenced_files(catalog, name):
@@ -123,7 +125,7 @@ def remove_strays(catalog: Catalog, names: Sequence[str], subject: str, value: s
                 strays.append(file.location)
         if strays:
             _check_no_former_table(catalog, name, strays, subject)
-        if strays and name != SESSION:
+        if strays and name != session_table(catalog):
             raise ErasureStopped(
                 f"{name} does not refer to {len(strays)} files that hold the {subject}: "
                 "a writer has not committed them yet, or died before it did.",

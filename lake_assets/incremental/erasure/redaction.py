@@ -12,7 +12,7 @@ from pyiceberg.expressions import And, EqualTo, In, NotNull
 
 from lake_assets.base.id_matcher import id_pattern
 from lake_assets.incremental.engine import iceberg
-from lake_assets.incremental.engine.iceberg import QUARANTINE, SESSION
+from lake_assets.incremental.engine.iceberg import QUARANTINE, session_table
 
 ERASED = "(erased)"
 """Replaces a key with the id in the sample of an audit."""
@@ -49,7 +49,7 @@ def redact_audit_samples(catalog: Catalog, value: str) -> int:
     by_process = itemgetter("process_name")
     for attempt in iceberg.retrying():
         with attempt:
-            table = iceberg.load(catalog, SESSION)
+            table = iceberg.load(catalog, session_table(catalog))
             rows = table.scan(NotNull("audits")).to_arrow()  # type: ignore[call-arg, arg-type]
             stored = rows.to_pylist()
             mentioning = [row for row in stored if _mentions(row["audits"], value)]

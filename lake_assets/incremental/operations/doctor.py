@@ -25,7 +25,7 @@ from pyiceberg.table import Table
 from lake_assets.base.findings import Check, Finding, Level, Repair, run_checks
 from lake_assets.base.hours import hour_key
 from lake_assets.connections import remembered_tables, table_folders
-from lake_assets.connections.catalog import connect, is_blank, remember_tables, sqlite_file, table_names
+from lake_assets.connections.catalog import connect, is_blank, log_tables, remember_tables, sqlite_file, table_names
 from lake_assets.connections.clients.catalog_properties import pyiceberg_properties
 from lake_assets.connections.clients.postgresql import safe_address
 from lake_assets.connections.clients.sql_catalog import one_look
@@ -42,14 +42,14 @@ from lake_assets.incremental.declaration import Pipeline
 from lake_assets.incremental.engine import iceberg, publish
 from lake_assets.incremental.engine.columns import Declared, declared_columns, differences, load_existing, remedy_of
 from lake_assets.incremental.engine.engine import Engine
-from lake_assets.incremental.engine.iceberg import HIGH_WATERMARK, QUARANTINE, SESSION, DamagedFile, damaged_file
+from lake_assets.incremental.engine.iceberg import QUARANTINE, DamagedFile, damaged_file
 from lake_assets.incremental.engine.readable import check_head
 from lake_assets.incremental.engine.session_log import LOG_PROPERTIES, create_tables
 from lake_assets.incremental.engine.state import State, number_of
 from lake_assets.incremental.operations.freshness import target_problems
 from lake_assets.incremental.operations.maintain import (
-    ENGINE_TABLES,
     SnapshotReferences,
+    engine_tables,
     expire,
     former_tables,
     list_files,
@@ -59,8 +59,6 @@ from lake_assets.settings import Settings
 
 CATALOG, TABLES, LOG = "catalog", "tables", "session log"
 WATERMARKS, TARGETS, OPEN_SESSIONS, LEFTOVERS = "watermarks", "targets", "open sessions", "leftovers"
-
-LOGS = (SESSION, HIGH_WATERMARK)
 
 SAMPLE = 3
 """Number of manifests of each table that are read."""
@@ -240,6 +238,7 @@ class _Home:
         self.settings = settings
         self.pipeline = pipeline
         self.clock = clock
+        self.logs = settings.session_table, settings.high_watermark_table
         self.targets = frozenset(target.table for target in pipeline.targets) if pipeline else frozenset[str]()
 
     @cached_property
@@ -256,7 +255,7 @@ class _Home:
     def references(self) -> SnapshotReferences | None:
         """The newest rows of the session log; None if it is missing or cannot be read, which its check reports."""
         try:
-            return read_references(self.catalog) if self.present.issuperset(LOGS) else None
+            return read_references(self.catalog) if self.present.issuperset(self.logs) else None
         except Exception:  # whatever a damaged file makes its reader raise
             return None
 
@@ -301,7 +300,8 @@ class _Home:
         lost = []
         for name in sorted(known.keys() - present):
             lost.append(find_lost(name, known[name], own if is_blank(self.settings) else self.catalog.properties))
-        declared = self.targets.union(ENGINE_TABLES, {raw.table for raw in self.pipeline.raw} if self.pipeline else ())
+        raw = {raw.table for raw in self.pipeline.raw} if self.pipeline else ()
+        declared = self.targets.union(engine_tables(log_tables(self.settings)), raw)
         if not present and not lost:
             text = f"{self.settings.home} was never initialised: its catalog has no tables."
             remedy = "Run `lake init`, or set LAKE_HOME to the directory that is meant."
@@ -379,7 +379,7 @@ class _Home:
     def _check_table(self, name: str) -> Iterator[Finding]:
         damaged = damaged_file(self.catalog, name, manifests=SAMPLE, data=False)
         if damaged is not None:
-            if name not in LOGS:  # their own check reports these, and can repair them
+            if name not in self.logs:  # their own check reports these, and can repair them
                 error = TableDamaged(name, damaged.path, damaged.cause)
                 yield Finding(TABLES, "error", error.problem, error.remedy)
             return
@@ -388,7 +388,7 @@ class _Home:
         required: Mapping[str, str] = {}
         if name in self.targets:
             required = {iceberg.WAP_ENABLED: "true"}
-        elif name in (*LOGS, QUARANTINE):
+        elif name in (*self.logs, QUARANTINE):
             required = LOG_PROPERTIES
         properties = table.metadata.properties
         wrong = {key: value for key, value in required.items() if properties.get(key, "").lower() != value}
@@ -456,9 +456,10 @@ class _Home:
 
     def _log_was_started_again(self) -> bool:
         """Whether the session log is empty over a former one: somebody who drops a table does not drop the log too."""
-        if SESSION not in self.present:
+        name, _ = self.logs
+        if name not in self.present:
             return False
-        log = iceberg.load(self.catalog, SESSION)
+        log = iceberg.load(self.catalog, name)
         is_empty = not log.metadata.snapshots and STARTED_AGAIN not in log.metadata.properties
         return is_empty and bool(former_tables(log))
 
@@ -472,7 +473,7 @@ class _Home:
     def check_log(self) -> Iterator[Finding]:
         """Yield the damaged files of the log. All files are read, because each may be the newest of a process."""
         sound = True
-        for name in LOGS:
+        for name in self.logs:
             damaged = damaged_file(self.catalog, name) if name in self.present else None
             if damaged is None:
                 continue
@@ -486,7 +487,7 @@ class _Home:
             repair = Repair(what, partial(self._forget, name, damaged))
             yield Finding(LOG, "error", error.problem, error.remedy, repair)
         if sound:
-            yield Finding(LOG, "ok", f"{' and '.join(LOGS)} can be read.")
+            yield Finding(LOG, "ok", f"{' and '.join(self.logs)} can be read.")
 
     def _forget(self, name: str, damaged: DamagedFile) -> None:
         """Forget the process of a damaged data file, or all processes if another file of the log table is damaged.
@@ -496,7 +497,7 @@ class _Home:
         """
         process = damaged.partition
         rows = AlwaysTrue() if process is None else EqualTo("process_name", process)  # type: ignore[call-arg, arg-type]
-        for log in sorted(LOGS, key=lambda each: each == name):
+        for log in sorted(self.logs, key=lambda each: each == name):
             if process is None and damaged_file(self.catalog, log, data=False) is not None:
                 self.catalog.drop_table(log)
                 create_tables(self.catalog)
@@ -514,7 +515,7 @@ class _Home:
             process, source = watermark["process_name"], watermark["source"]
             level: Level = "error" if process in self.targets else "warning"
             if process not in self.present | self.targets:
-                text = f"etl.high_watermark has watermarks of {process}, but the catalog has no such table."
+                text = f"{self.logs[1]} has watermarks of {process}, but the catalog has no such table."
                 remedy = f"Restore {process}. If it was removed on purpose, nothing is to be done."
                 found[Finding(WATERMARKS, level, text, remedy)] = None
             if source not in self.present:

@@ -44,12 +44,20 @@ from tenacity import Retrying, retry_if_exception, stop_after_attempt, wait_rand
 
 from lake_assets.base.failpoints import reach
 from lake_assets.base.hours import parse_hour
+from lake_assets.connections.catalog import HIGH_WATERMARK_TABLE, SESSION_TABLE
 from lake_assets.errors import ConfigurationError, UsageError
 from lake_assets.errors.texts import text_of
 from lake_assets.incremental.declaration import Pipeline
 from lake_assets.incremental.engine import iceberg, publish
 from lake_assets.incremental.engine.erasures import ERASURE
-from lake_assets.incremental.engine.iceberg import HIGH_WATERMARK, QUARANTINE, SESSION, entries, naming_damaged_file
+from lake_assets.incremental.engine.iceberg import (
+    HIGH_WATERMARK,
+    QUARANTINE,
+    SESSION,
+    entries,
+    high_watermark_table,
+    naming_damaged_file,
+)
 from lake_assets.incremental.engine.session_log import FORGETS
 
 if TYPE_CHECKING:
@@ -370,8 +378,9 @@ def read_references(catalog: Catalog) -> SnapshotReferences:
 
     Read a table's metadata before calling this: then they include every session that was committed on that metadata.
     """
-    with naming_damaged_file(catalog, HIGH_WATERMARK, repair=FORGETS):
-        table = iceberg.load(catalog, HIGH_WATERMARK)
+    name = high_watermark_table(catalog)
+    with naming_damaged_file(catalog, name, repair=FORGETS):
+        table = iceberg.load(catalog, name)
         present = tuple(each for each in _COLUMNS if each in table.schema().column_names)  # an older table lacks some
         rows: list[Row] = table.scan(selected_fields=present).to_arrow().to_pylist()
     newest: dict[str, int] = {}
@@ -550,6 +559,7 @@ def _head_manifests(table: Table) -> list[ManifestFile]:
 # Maintenance
 
 ENGINE_TABLES = (SESSION, HIGH_WATERMARK, QUARANTINE, ERASURE)
+"""The engine's own tables, unless settings name the first two."""
 
 SMALL_MANIFEST_BYTES = 4 * 1024 * 1024
 """Half of the size to which Iceberg fills a manifest by default."""
@@ -611,14 +621,20 @@ class MaintenanceReport:
     notes: tuple[str, ...] = ()
 
 
-def tables_of(pipeline: Pipeline) -> tuple[str, ...]:
-    """Return all tables to maintain: raw tables, targets, and the engine's own.
+def engine_tables(properties: Mapping[str, str]) -> tuple[str, ...]:
+    """Return the engine's own tables in a catalog with these properties."""
+    session, high_watermark, *others = ENGINE_TABLES
+    return properties.get(SESSION_TABLE, session), properties.get(HIGH_WATERMARK_TABLE, high_watermark), *others
+
+
+def tables_of(pipeline: Pipeline, properties: Mapping[str, str]) -> tuple[str, ...]:
+    """Return all tables to maintain: raw tables, targets, and the engine's own in a catalog with these properties.
 
     A table that another program has created is left to that program, whose readers and settings nobody here knows.
     """
     raw_tables = [raw.table for raw in pipeline.raw if not raw.exists_already]
     targets = [target.table for target in pipeline.targets]
-    return (*raw_tables, *targets, *ENGINE_TABLES)
+    return (*raw_tables, *targets, *engine_tables(properties))
 
 
 class Maintainer:
@@ -656,7 +672,7 @@ class Maintainer:
         Raises:
             UsageError: No table, or more than one, has this name.
         """
-        known = tables_of(self.pipeline)
+        known = tables_of(self.pipeline, self.catalog.properties)
         wanted = name.replace("/", ".")
         raw = self.pipeline.raw_table(wanted)
         if raw is not None and raw.exists_already:

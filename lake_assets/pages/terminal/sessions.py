@@ -59,6 +59,10 @@ _DETAILS: TableView[_Pair] = TableView(
 )
 
 
+MAX_URIS = 10
+"""Most places of new rows that a person is shown."""
+
+
 def decision(found: Decision, *, now: datetime | None = None) -> Iterator[Part]:
     """Show what the next session of a target would do, or why there is none; and by now, how long hours wait."""
     if isinstance(found, NoSession):
@@ -97,6 +101,12 @@ def opened(found: OpenedSession | NoSession) -> Iterator[Part]:
     yield from decision(plan)
     for source in plan.sources:
         yield f"read {source.source}: after {source.from_snapshot_id or 'nothing'} up to {source.to_snapshot_id}"
+    for uri in plan.processing_uris[:MAX_URIS]:
+        waited = " (has waited)" if uri.get("waited") else ""
+        place = ", ".join(f"{name}={value}" for name, value in uri.items() if name not in ("source", "waited"))
+        yield faint(f"  {uri.get('source', 'a source')}: {place}{waited}")
+    if len(plan.processing_uris) > MAX_URIS:
+        yield faint(f"  and {len(plan.processing_uris) - MAX_URIS:,} more places, which --json names")
     if plan.load != "none":
         yield Text.assemble(
             f"write to {found.table} in one commit ({plan.load}) with ",

@@ -77,7 +77,7 @@ def test_between_sessions_at_random_no_process_loses_its_way(lake: Lake) -> None
     for landing in generate(SMALL):
         lake.land(landing)
         lake.catch_up(*random.sample([t.name for t in PIPELINE.in_order()], k=1))
-        for name in random.sample(tables_of(lake.pipeline), k=2):
+        for name in random.sample(tables_of(lake.pipeline, lake.catalog.properties), k=2):
             done = maintainer(lake).maintain(name)
             forgotten += done.snapshots_expired
             assert done.after.stored_bytes <= done.before.stored_bytes or done.partitions_compacted

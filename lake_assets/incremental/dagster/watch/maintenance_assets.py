@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import dagster as dg
 
+from lake_assets.connections.catalog import log_tables
 from lake_assets.errors import ErasureStopped, LakeError, PublishConflict
 from lake_assets.incremental.dagster.assets import failure
 from lake_assets.incremental.dagster.sensors import Clock
@@ -16,6 +17,7 @@ from lake_assets.incremental.declaration import Pipeline
 from lake_assets.incremental.engine.engine import Engine
 from lake_assets.incremental.erasure.erase import Elsewhere, ErasureReport, sweep
 from lake_assets.incremental.operations.maintain import Maintainer, MaintenanceReport, Policy, tables_of
+from lake_assets.settings import settings
 
 GROUP = "maintenance"
 ERASURES_FINISHED = "erasures_finished"
@@ -190,7 +192,8 @@ def maintenance_definitions(
         cron: When maintenance runs, in UTC.
         elsewhere: Erases outside of the tables; see `sweep`.
     """
-    assets = [maintenance_asset(pipeline, table, policy, clock) for table in tables_of(pipeline)]
+    tables = tables_of(pipeline, log_tables(settings()))
+    assets = [maintenance_asset(pipeline, table, policy, clock) for table in tables]
     if pipeline.subjects:
         assets.append(erasures_asset(pipeline, clock, elsewhere))
     return dg.Definitions(assets=assets, schedules=[maintenance_schedule(assets, cron)])
