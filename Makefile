@@ -23,7 +23,7 @@ test: setup ## style, types, imports, documentation, tests
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
-	$(PYTEST) --dist loadfile --no-loadscope-reorder -m 'not journey and not cluster'
+	$(PYTEST) --dist loadfile --no-loadscope-reorder -m 'not (journey or faults or cluster)'
 
 journeys: setup ## long plays: services, faults, executors, backups, histories
 	@$(PYTHON) -I lake_assets/services/bootstrap.py --tests
@@ -40,6 +40,8 @@ flights: setup ## a year of real flights through the lake, compared with pandas
 
 faults: setup ## kill services while data flow, and write what heals how fast into docs/reliability.md
 	@$(BIN)/python -m benchmarks.faults
+	@$(PYTHON) -I lake_assets/services/bootstrap.py --tests
+	$(PYTEST) -m faults
 
 cluster: setup ## the demos on Spark standalone, S3, PostgreSQL, three brokers, an ensemble and two code servers
 	@$(BIN)/python -m benchmarks.cluster

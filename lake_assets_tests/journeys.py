@@ -1,4 +1,4 @@
-"""Which cases of a matrix are played by each `make test`, and which by `make journeys`."""
+"""Which cases of a matrix are played by each `make test`, and which by `make journeys` or `make faults`."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 
-def one_now(cases: Iterable[Any]) -> list[Any]:
-    """Parameters of a test: the first case as it is, the others as journeys."""
-    first, *others = cases
-    return [first, *(pytest.param(case, marks=pytest.mark.journey) for case in others)]
+def one_now(cases: Iterable[Any], others: pytest.MarkDecorator = pytest.mark.journey) -> list[Any]:
+    """Parameters of a test: the first case as it is, the others with a mark."""
+    first, *rest = cases
+    return [first, *(pytest.param(case, marks=others) for case in rest)]

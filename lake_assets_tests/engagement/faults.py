@@ -154,7 +154,7 @@ In every cell of this page, in the end: each message is a row or a dead letter, 
 of all requests leaves; each data commit has one notification commit, whose counts are those of the change data feed.
 
 Each cell is played on a real Kafka, ZooKeeper, Spark and Delta. `make test` plays {quoted(PLAYED[:1])}, and
-`make journeys` {quoted(PLAYED[1:])}; they fail if this page says anything else. By hand, for it takes minutes:
+`make faults` {quoted(PLAYED[1:])}; they fail if this page says anything else. By hand, for it takes minutes:
 
 ```
 python -m lake_assets_tests.engagement.faults {" ".join(part for part in PARTS if part not in PLAYED)}
