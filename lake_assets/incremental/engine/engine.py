@@ -96,6 +96,7 @@ class Engine:
     """Runs the processes of a pipeline on a catalog."""
 
     planner = Planner
+    leaves_out_unchanged = True
 
     def __init__(
         self,
@@ -674,7 +675,8 @@ class Engine:
         return self.planner(self.catalog, self.pipeline, target, clock=self.clock)
 
     def _context(self) -> Context:
-        return Context(self.catalog, self.pipeline.start_hour, self.log, self.clock, self.spark)
+        start = self.pipeline.start_hour
+        return Context(self.catalog, start, self.log, self.clock, self.spark, self.leaves_out_unchanged)
 
 
 def _named_sources(target: Target) -> list[list[str]]:

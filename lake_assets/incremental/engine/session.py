@@ -74,6 +74,7 @@ class Context:
     Attributes:
         start_hour: First hour of the pipeline.
         open_spark: Called when a session has rows to read, not before; None for an engine that only decides.
+        leaves_out_unchanged: Whether hours whose rows equal the published ones are left out of the commit.
     """
 
     catalog: Catalog
@@ -81,6 +82,7 @@ class Context:
     log: SessionLog
     clock: Callable[[], datetime]
     open_spark: Callable[[], SparkSession] | None
+    leaves_out_unchanged: bool = True
 
     def spark(self) -> SparkSession:
         """Return the Spark session."""
@@ -228,7 +230,7 @@ class Session:
                 start=self.context.start_hour,
                 main=publish.main_id(self.table),
                 complete_through=before.complete_through,
-                last_built=None if self.is_external else last_built,
+                last_built=last_built if self.context.leaves_out_unchanged and not self.is_external else None,
                 overdue=overdue,
                 max_rows=self._estimated_rows(),
                 index=KeyIndex(catalog),
