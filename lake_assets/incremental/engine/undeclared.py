@@ -114,7 +114,7 @@ def remember(catalog: Catalog, pipeline: Pipeline, target: Target, process_name:
             f" name now: ALTER TABLE lake.{target.table} UNSET TBLPROPERTIES ('{PROCESS_NAME}').",
         )
     wanted = {} if process_name is None else {PROCESS_NAME: process_name}
-    if target not in pipeline.targets:
+    if target.table not in [declared.table for declared in pipeline.targets]:
         sources = [[source.table, source.time_column] for source in target.sources]
         wanted[SOURCES] = json.dumps({"pattern": target.mode.pattern_id, "sources": sources})
         wanted[iceberg.WAP_ENABLED] = "true"
