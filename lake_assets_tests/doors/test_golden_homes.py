@@ -168,7 +168,8 @@ def hours_built(sessions: dict[tuple[str, str], dict[str, Any]]) -> dict[str, st
 def check_sessions(lake: GoldenLake, before: dict[tuple[str, str], dict[str, Any]]) -> dict[str, str]:
     """Check that the sessions of before and the later ones are listed; return the hours that the later ones built."""
     after = finished(lake)
-    assert {key: after.get(key) for key in before} == before
+    # A column that this version has added is null in them.
+    assert {key: {name: after[key][name] for name in row} for key, row in before.items()} == before
     for target in {target for target, _ in after}:
         listed = {session["plan"]["session_id"] for session in lake.json("sessions", target)}
         assert {session for of, session in after if of == target} <= listed
