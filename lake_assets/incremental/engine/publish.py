@@ -80,7 +80,7 @@ def end_session(
     *,
     summary: Mapping[str, str],
     properties: Mapping[str, str | None],
-) -> Table:
+) -> tuple[Table, int | None]:
     """Make a staged snapshot main, and move the tag to it, in one commit.
 
     Args:
@@ -92,7 +92,7 @@ def end_session(
         properties: Table properties to set in the same commit; None removes one.
 
     Returns:
-        The table after the commit.
+        The table after the commit, and the snapshot that was made main, which others may have followed since.
 
     Raises:
         PublishConflict: Main or the tag is not as planned.
@@ -110,7 +110,7 @@ def end_session(
             except Exception:  # a reply may be lost, and a refusal may be that of a repeated request
                 if all(each.snapshot_id != snapshot_id for each in ancestors(iceberg.load(catalog, name))):
                     raise
-    return iceberg.load(catalog, name)
+    return iceberg.load(catalog, name), snapshot_id
 
 
 def check_base(table: Table, name: str, base: Base) -> None:

@@ -417,8 +417,7 @@ def commit_state(catalog: Catalog, planned_on: Table, after: State, snapshot_id:
         **dict.fromkeys(unneeded),
         **iceberg.complete_through_property(after.committed.complete_through),
     }
-    table = publish.end_session(catalog, after.process, base, snapshot_id, summary=summary, properties=changed)
-    stored = publish.tag_id(table) if snapshot_id is None else snapshot_id
+    table, stored = publish.end_session(catalog, after.process, base, snapshot_id, summary=summary, properties=changed)
     main = table.snapshot_by_id(stored) if stored is not None else None
     number = main.sequence_number or 0 if main else 0
     return replace(after, snapshot_id=stored, sequence_number=number, table=table)
