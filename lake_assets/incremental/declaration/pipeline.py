@@ -67,11 +67,18 @@ class Pipeline:
         Raises:
             UsageError: There is no such target.
         """
+        found = self.find_target(name)
+        if found is not None:
+            return found
+        names = ", ".join(t.name for t in self.targets)
+        raise UsageError(f"There is no target {name!r}.", remedy=f"Name one of: {names}.")
+
+    def find_target(self, name: str) -> Target | None:
+        """Return a target by its table, or by its name without the namespace; None if there is no such target."""
         for target in self.targets:
             if name.replace("/", ".") in (target.table, target.name):
                 return target
-        names = ", ".join(t.name for t in self.targets)
-        raise UsageError(f"There is no target {name!r}.", remedy=f"Name one of: {names}.")
+        return None
 
     def raw_table(self, table: str) -> RawTable | None:
         """Return the declaration of a raw table; None if the pipeline declares none of this name."""

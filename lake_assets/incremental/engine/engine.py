@@ -500,7 +500,7 @@ class Engine:
             if session_id is not None:
                 self._check_unused(target, session_id)
             own_id = decision.session_id
-            if target.table not in [declared.table for declared in self.pipeline.targets]:
+            if self.pipeline.find_target(target.table) is None:
                 own_id = f"{own_id}-{target.code_version}"
             plan = replace(decision, session_id=session_id or own_id)
             base = publish.base_of(state.table)

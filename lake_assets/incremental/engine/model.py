@@ -513,6 +513,12 @@ class SessionPlan:
         return *self.held, *(each.hour for each in self.deferred)
 
     @property
+    def source_rows(self) -> float:
+        """About how many rows the sources have, by their metadata; infinite if these do not tell."""
+        read = [source.totals for source in self.sources if source.to_snapshot_id is not None]
+        return sum(totals.rows if totals else inf for totals in read)
+
+    @property
     def waits_for_next_session(self) -> frozenset[int]:
         """The pending hours but those that wait by the policy for late rows: the next session is to build them."""
         return frozenset(self.pending).difference(each.hour for each in self.deferred)

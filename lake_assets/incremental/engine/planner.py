@@ -107,10 +107,12 @@ class Planner:
                 heads[source] = head
         known = self._planning_input(state, heads)
         decision = self._cheapest(replace(known, late=None) if deferred else known, state)
-        decision = self._with_waited(with_other_code(decision, state, self.target), state)
+        decision = with_other_code(decision, state, self.target)
         if not force:
             decision = wait_if_beyond_data(decision, self.target.grain)
-        return decision if retry_blocked else wait_if_blocked(state, decision, self.target)
+        if not retry_blocked:
+            decision = wait_if_blocked(state, decision, self.target)
+        return self._with_waited(decision, state)  # it reads manifests, so only for a session that may run
 
     def external_session(self, state: State) -> Decision:
         """Plan the next session for another program, which recomputes all entities.

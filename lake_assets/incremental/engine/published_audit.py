@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
-from math import inf
 from typing import TYPE_CHECKING
 
 from pyiceberg.catalog import Catalog
@@ -18,9 +17,9 @@ from lake_assets.incremental.engine import iceberg, publish
 from lake_assets.incremental.engine.audit_run import audit_scope, evaluate
 from lake_assets.incremental.engine.columns import check_target
 from lake_assets.incremental.engine.iceberg import rows_between, rows_in_hours
-from lake_assets.incremental.engine.model import AuditResult, Committed, HeldHour, PlannedHour, SessionPlan, SourceRange
+from lake_assets.incremental.engine.model import AuditResult, Committed, HeldHour, PlannedHour, SessionPlan
 from lake_assets.incremental.engine.session import quarantine_results, ties_result
-from lake_assets.incremental.engine.state import State
+from lake_assets.incremental.engine.state import State, source_range
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -66,11 +65,10 @@ def newest_complete_hours(target: Target, committed: Committed, start: int) -> t
     """
     if committed.complete_through is None:
         return ()
-    unsettled = _unsettled_hours(committed)
     hour = target.grain.complete(committed.complete_through)
     while hour >= start:
         partition = target.grain.whole([hour])
-        if unsettled.isdisjoint(partition):
+        if committed.waiting.keys().isdisjoint(partition):
             return tuple(sorted(partition))
         hour = target.grain.first(hour) - 1
     return ()
@@ -114,10 +112,7 @@ def audit_published(
         )
     plan = _plan(catalog, target, state, evaluated)
     # About how many rows the sources and the hours have; infinite if the metadata do not tell.
-    max_rows: float = rows_between(table, target.time_column, evaluated[0], evaluated[-1])
-    for source in plan.sources:
-        if source.to_snapshot_id is not None:
-            max_rows += source.totals.rows if source.totals else inf
+    max_rows = plan.source_rows + rows_between(table, target.time_column, evaluated[0], evaluated[-1])
     spark = open_spark()
     stager = Stager(
         spark,
@@ -155,7 +150,7 @@ def audit_published(
         hours=evaluated,
         snapshot_id=main,
         audits=tuple(result for result in results if names is None or result.name in names),
-        unsettled=tuple(sorted(_unsettled_hours(committed).intersection(evaluated))),
+        unsettled=tuple(sorted(committed.waiting.keys() & set(evaluated))),
         held=committed.held,
     )
 
@@ -171,18 +166,7 @@ def _plan(catalog: Catalog, target: Target, state: State, hours: tuple[int, ...]
                 f"{name} does not have the snapshot that {target.table} was built from.",
                 remedy=f"Run `lake catch-up {target.name}`, then audit again.",
             )
-        read = SourceRange(
-            source=name,
-            table_uuid=mark.table_uuid,
-            from_snapshot_id=mark.snapshot_id,
-            to_snapshot_id=mark.snapshot_id,
-            to_sequence_number=mark.sequence_number,
-            to_timestamp_ms=mark.timestamp_ms,
-            complete_through=mark.complete_through,
-            totals=mark.totals,
-            last_hour=mark.last_hour,
-        )
-        sources.append(read)
+        sources.append(source_range(mark, mark.snapshot_id))
     return SessionPlan(
         process=target.table,
         session_id=NO_SESSION,
@@ -192,7 +176,3 @@ def _plan(catalog: Catalog, target: Target, state: State, hours: tuple[int, ...]
         hours=tuple(PlannedHour(hour, "chosen to be audited") for hour in hours),
         code_version=target.code_version,
     )
-
-
-def _unsettled_hours(committed: Committed) -> frozenset[int]:
-    return committed.pending | committed.skipped | committed.held_hours

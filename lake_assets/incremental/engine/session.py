@@ -215,12 +215,11 @@ class Session:
         from lake_assets.incremental.engine.stage import Stager, write
 
         catalog, target, plan, before = self.context.catalog, self.target, self.plan, self.before
-        overdue = before.pending | before.skipped | before.held_hours
         # The last hour that may have been built before: hours up to it that come out unchanged are left out.
         last_built: float | None = before.last_built
         if isinstance(target.mode, Stateless):
             last_built = inf
-            if plan.envelope and overdue.issuperset(plan.hour_numbers):
+            if plan.envelope and before.waiting.keys() >= set(plan.hour_numbers):
                 # Overdue hours are built even if they are empty. Without published rows, none would be left.
                 last_built = inf if rows_between(self.table, target.time_column, *plan.envelope) else None
         with self._timed("stage"), naming_failed_rows(target, plan.hour_numbers):
@@ -231,7 +230,7 @@ class Session:
                 main=publish.main_id(self.table),
                 complete_through=before.complete_through,
                 last_built=last_built if self.context.leaves_out_unchanged and not self.is_external else None,
-                overdue=overdue,
+                overdue=before.waiting,
                 max_rows=self._estimated_rows(),
                 index=KeyIndex(catalog),
                 catalog=catalog,
@@ -353,10 +352,7 @@ class Session:
         plan, target, before = self.plan, self.target, self.before
         if plan.envelope is None:
             return plan.cost.rows
-        of_sources = 0.0
-        for source in plan.sources:
-            if source.to_snapshot_id is not None:
-                of_sources += source.totals.rows if source.totals else inf
+        of_sources = plan.source_rows
         first, last = plan.envelope
         published = rows_between(self.table, target.time_column, first, last)
         if isinstance(target.mode, Stateless):

@@ -1,8 +1,8 @@
 """The session log, tables for people and SQL: `etl.session`, `etl.high_watermark` and `etl.quarantine`.
 
 A session has a row in `etl.session`, then one for each source in `etl.high_watermark`, which so says that both are
-there. They are written after the commit of the target, in one commit for all sessions of a catch-up. A row that is
-missing, because a process died, is written from the state by whoever runs the target next.
+there. They are written after the commit of the target, in one commit for all sessions of a catch-up. If a process dies
+before it has written a row, the next command or run that uses the target writes it from the state.
 
 The truth is the state in the target's own snapshots (`state`). Two things are read from here by others than people: the
 number of a target's last session, and the last state of a home of the version before, which had a row for each move of

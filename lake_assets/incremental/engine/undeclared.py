@@ -64,10 +64,10 @@ def find_target(catalog: Catalog, pipeline: Pipeline, name: str, named: Named = 
     Raises:
         UsageError: There is no such target, or what is named of it cannot be right.
     """
-    declared = [target for target in pipeline.targets if name.replace("/", ".") in (target.table, target.name)]
-    if declared:
-        _check_agrees(catalog, pipeline, declared[0], named)
-        return declared[0]
+    declared = pipeline.find_target(name)
+    if declared is not None:
+        _check_agrees(catalog, pipeline, declared, named)
+        return declared
     existing = table_names(catalog)
     own = {session_table(catalog), high_watermark_table(catalog), QUARANTINE, ERASURE}
     known = existing | own | {raw.table for raw in pipeline.raw}
@@ -114,7 +114,7 @@ def remember(catalog: Catalog, pipeline: Pipeline, target: Target, process_name:
             f" name now: ALTER TABLE lake.{target.table} UNSET TBLPROPERTIES ('{PROCESS_NAME}').",
         )
     wanted = {} if process_name is None else {PROCESS_NAME: process_name}
-    if target.table not in [declared.table for declared in pipeline.targets]:
+    if pipeline.find_target(target.table) is None:
         sources = [[source.table, source.time_column] for source in target.sources]
         wanted[SOURCES] = json.dumps({"pattern": target.mode.pattern_id, "sources": sources})
         wanted[iceberg.WAP_ENABLED] = "true"

@@ -167,11 +167,6 @@ class TargetOverview:
     remedy: str = ""
     other_code: str = ""
 
-    @property
-    def has_marked_hours(self) -> bool:
-        """Whether any hour is pending, skipped or held back."""
-        return bool(self.pending or self.skipped or self.held)
-
 
 @dataclass(frozen=True)
 class Overview:
