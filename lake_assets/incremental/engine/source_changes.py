@@ -706,7 +706,10 @@ class SnapshotReader:
         found: dict[str, str] = {}
         for position, each in enumerate(self._specs[file.spec_id].fields):
             value, type_ = file.partition[position], self._types.get(each.source_id)
-            found[each.name] = str(value) if type_ is None else each.transform.to_human_string(type_, value)
+            try:
+                found[each.name] = str(value) if type_ is None else each.transform.to_human_string(type_, value)
+            except (OverflowError, ValueError):  # a time that no calendar of Python has: as it is stored
+                found[each.name] = str(value)
         return found
 
     # Rows
