@@ -55,12 +55,21 @@ from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.snapshots import Snapshot
 from pyiceberg.table.update import TableUpdate
 from pyiceberg.transforms import DayTransform, HourTransform, IdentityTransform, Transform
-from pyiceberg.types import FloatType, IntegerType, NestedField, PrimitiveType
+from pyiceberg.types import (
+    DateType,
+    FloatType,
+    IcebergType,
+    IntegerType,
+    NestedField,
+    PrimitiveType,
+    TimestampType,
+    TimestamptzType,
+)
 from pyiceberg.utils.schema_conversion import AvroSchemaConversion
 from tenacity import Retrying, retry_if_exception_type, stop_after_delay, wait_random_exponential
 
 from lake_assets.base.grain import DAY, HOUR, Grain, days_in
-from lake_assets.base.hours import hour_key, parse_hour
+from lake_assets.base.hours import hour_key, hour_text, parse_hour, time_text
 from lake_assets.base.recent import Recent
 from lake_assets.connections.catalog import HIGH_WATERMARK_TABLE, SESSION_TABLE
 from lake_assets.errors import (
@@ -331,6 +340,20 @@ def bounds(file: DataFile, column: NestedField) -> tuple[Any, Any] | None:
     if len(lower) == len(upper) == 4:
         kind = {"long": IntegerType(), "double": FloatType()}.get(str(kind), kind)
     return from_bytes(kind, lower), from_bytes(kind, upper)
+
+
+def human_text(transform: Transform[Any, Any], column_type: IcebergType, value: Any) -> str:
+    """Return a value for people. A time beyond the years 1 to 9999, which Python cannot show, has its year, too."""
+    try:
+        return transform.to_human_string(column_type, value)
+    except (OverflowError, ValueError):
+        if isinstance(transform, HourTransform):
+            return hour_key(value)
+        if isinstance(transform, DayTransform) or isinstance(column_type, DateType):
+            return hour_text(value * 24, "%Y-%m-%d")
+        if isinstance(transform, IdentityTransform) and isinstance(column_type, (TimestampType, TimestamptzType)):
+            return time_text(value)
+        return str(value)
 
 
 def named_data_file(delete: DataFile) -> str | None:

@@ -54,6 +54,7 @@ from lake_assets.incremental.engine.iceberg import (
     changed_entries,
     complete_through,
     entries,
+    human_text,
     live_entries,
     microseconds,
     named_data_file,
@@ -706,10 +707,7 @@ class SnapshotReader:
         found: dict[str, str] = {}
         for position, each in enumerate(self._specs[file.spec_id].fields):
             value, type_ = file.partition[position], self._types.get(each.source_id)
-            try:
-                found[each.name] = str(value) if type_ is None else each.transform.to_human_string(type_, value)
-            except (OverflowError, ValueError):  # a time that no calendar of Python has: as it is stored
-                found[each.name] = str(value)
+            found[each.name] = str(value) if type_ is None else human_text(each.transform, type_, value)
         return found
 
     # Rows

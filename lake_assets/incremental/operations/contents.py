@@ -5,25 +5,19 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 from pyiceberg.manifest import DataFile, DataFileContent, ManifestContent
 from pyiceberg.table import Table
-from pyiceberg.transforms import DayTransform, HourTransform, IdentityTransform, Transform
+from pyiceberg.transforms import IdentityTransform
 from pyiceberg.types import (
     BinaryType,
-    DateType,
-    IcebergType,
     NestedField,
     PrimitiveType,
     StringType,
-    TimestampType,
-    TimestamptzType,
 )
 
-from lake_assets.base.hours import hour_key, hour_text, time_text
 from lake_assets.errors import UsageError
-from lake_assets.incremental.engine.iceberg import bounds, live_entries
+from lake_assets.incremental.engine.iceberg import bounds, human_text, live_entries
 from lake_assets.incremental.engine.publish import main_id
 
 METRICS_MODE = "write.metadata.metrics"
@@ -151,7 +145,7 @@ def _partition(table: Table, file: DataFile) -> Iterator[tuple[str, str | None]]
         if value is None or source is None:  # the column was dropped
             yield each.name, None if value is None else str(value)
         else:
-            yield each.name, _text(each.transform, schema.find_type(source), value)
+            yield each.name, human_text(each.transform, schema.find_type(source), value)
 
 
 def _bounds(table: Table, name: str, column: NestedField, files: Sequence[DataFile]) -> ColumnBounds:
@@ -171,19 +165,5 @@ def _bounds(table: Table, name: str, column: NestedField, files: Sequence[DataFi
     if mode.startswith("truncate(") and isinstance(column.field_type, (StringType, BinaryType)):
         stored = int(mode.removeprefix("truncate(").removesuffix(")"))
         may_be_truncated = max(len(lower), len(upper)) >= stored
-    first, last = (_text(IdentityTransform(), column.field_type, each) for each in (lower, upper))
+    first, last = (human_text(IdentityTransform(), column.field_type, each) for each in (lower, upper))
     return ColumnBounds(name, first, last, all_nulls, may_be_truncated)
-
-
-def _text(transform: Transform[Any, Any], column_type: IcebergType, value: Any) -> str:
-    """Return a value for people. A time beyond the years 1 to 9999, which Python cannot show, has its year, too."""
-    try:
-        return transform.to_human_string(column_type, value)
-    except (OverflowError, ValueError):
-        if isinstance(transform, HourTransform):
-            return hour_key(value)
-        if isinstance(transform, DayTransform) or isinstance(column_type, DateType):
-            return hour_text(value * 24, "%Y-%m-%d")
-        if isinstance(transform, IdentityTransform) and isinstance(column_type, (TimestampType, TimestamptzType)):
-            return time_text(value)
-        return str(value)

@@ -117,3 +117,19 @@ def test_an_append_with_a_delete_file_is_none(fact: Table, tmp_path: Path) -> No
     found = reader.change(current, changed_entries(current, fact.io, [*current.manifests(fact.io), written]))
     assert (found.operation, found.effect, found.rows_gone) == ("append", "rewrite", 1)
     assert found.hours == ((START + 2, START + 3),)
+
+
+def test_a_partition_beyond_the_years_1_to_9999_is_named_with_its_year(fact: Table) -> None:
+    current = fact.current_snapshot()
+    assert current is not None
+    file = DataFile.from_args(
+        content=DataFileContent.DATA,
+        file_path="data.parquet",
+        file_format=FileFormat.PARQUET,
+        partition=Record((2**63 - 1) // 3_600_000_000),  # the hour of the last moment that Iceberg has
+        record_count=1,
+        file_size_in_bytes=1,
+    )
+    file.spec_id = BY_HOUR
+    found = SnapshotReader(fact, FACT, START).file(file, current)
+    assert dict(found.place) == {"at_hour": "+294247-01-10-04:00"}
