@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import subprocess
+from datetime import timedelta
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 
@@ -220,6 +221,37 @@ def test_what_removes_too_much_or_too_little_or_was_written_twice_is_refused(
     assert lake.engine.publish_session(target).hours_built == (START + 2, START + 3)
     lake.engine.commit_session(target)
     lake.assert_true("signup_fact")
+
+
+def test_an_append_of_rows_that_were_delivered_again_is_written_as_an_overwrite(
+    catalog: Catalog, spark: SparkSession
+) -> None:
+    lake = Lake(catalog, spark)
+    target = lake.target("signup_fact")
+    lake.append("raw.signups", [signup(1, 1), signup(2, 1), signup(1, 2)])
+    lake.session("signup_fact")
+    earlier = signup(1, 1)["landed_at"] - timedelta(seconds=5)
+    lake.append("raw.signups", [signup(1, 1, account_id="b", landed_at=earlier), signup(3, 1)])
+
+    def write(*, load: str, statement: str) -> OpenedSession:
+        opened = lake.engine.open_session(target)
+        assert isinstance(opened, OpenedSession)
+        assert (opened.plan.load, opened.plan.hour_numbers) == (load, (START + 1,))
+        spark.conf.set("spark.wap.id", opened.wap_id)
+        spark.sql(statement)
+        spark.conf.unset("spark.wap.id")
+        return opened
+
+    new = insert("INTO", "signup_id = 's03-1'")  # as a program does that does not know of the row that counts now
+    first = write(load="append", statement=new)
+    with pytest.raises(NotAsPlanned, match=r"delivered again[^!]*REPLACE WHERE"):
+        lake.engine.publish_session(target)
+    counted = f"{in_hours('event_ts', 1, 1)} AND NOT (signup_id = 's01-1' AND account_id = 'a')"
+    hour = insert("INTO", counted, replacing=in_hours("signed_up_at", 1, 1))
+    assert write(load="overwrite", statement=hour).plan.session_id == first.plan.session_id
+    assert lake.engine.publish_session(target).hours_built == (START + 1,)
+    lake.assert_true("signup_fact")
+    assert isinstance(lake.run("signup_fact"), NoSession)
 
 
 ORDERS = "(order_id STRING, amount INT, ordered_at TIMESTAMP) USING iceberg PARTITIONED BY"

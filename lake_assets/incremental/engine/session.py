@@ -20,7 +20,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from math import inf
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, NoReturn
 
 from pyiceberg.catalog import Catalog
 from pyiceberg.table import Table
@@ -242,6 +242,8 @@ class Session:
             summary, _ = summary_of(after, publish.base_of(self.table))
             table = iceberg.load(catalog, target.table)
             if self.written is not None:
+                if (plan.load, prepared.load) == ("append", "overwrite"):
+                    self._open_as_overwrite(self.written)
                 overwrites = plan.load == "overwrite"
                 number = publish.stage_again(
                     catalog, target.table, self.written, overwrites=overwrites, summary=summary
@@ -274,6 +276,20 @@ class Session:
                 )
             hours = prepared.hours if prepared.load == "overwrite" else tuple(sorted(target.grain.whole(added)))
             return replace(staged, snapshot_id=snapshot.snapshot_id, hours=hours, rows=publish.rows_added(snapshot))
+
+    def _open_as_overwrite(self, appended: Snapshot) -> NoReturn:
+        """Refuse what another program has appended, and open the session again, to be written as an overwrite.
+
+        Metadata alone do not show that a row was delivered again and may replace a stored one, so an append was
+        planned. The target may not say when its rows landed, so the audits cannot see whether the right ones stand.
+        """
+        opened = dict(self.state.opened or {})
+        opened["plan"] = {**opened["plan"], "load": "overwrite", "late_rows": []}
+        for attempt in iceberg.retrying():
+            with attempt, iceberg.load(self.context.catalog, self.target.table).transaction() as transaction:
+                transaction.set_properties({OPENED: json.dumps(opened)})
+        what = "appends rows, and some were delivered again: they may replace rows that the target has"
+        raise NotAsPlanned(self.target.table, publish.summary_of(appended)[publish.WAP_ID], what, write=OVERWRITE)
 
     def audited(self, staged: Staged) -> Staged:
         """Return what is staged, with the results of its audits."""

@@ -27,6 +27,7 @@ from lake_assets.errors import (
     AuditFailed,
     ErasureStopped,
     HistoryCut,
+    NotAsPlanned,
     TableMissing,
     TargetDropped,
     TargetReplaced,
@@ -542,7 +543,14 @@ class World:
         if hours and not self.write_hours(engine.catalog, target, opened, hours):
             return
         if steps == 3:
-            engine.publish_session(target)
+            try:
+                engine.publish_session(target)
+            except NotAsPlanned:
+                if opened.plan.load != "append":
+                    raise
+                self.counts["written again by another program"] += 1
+                self.write_session(engine, target, steps)  # rows were delivered again: as an overwrite
+                return
             engine.commit_session(target)
             self.counts["published by another program"] += 1
 
