@@ -75,6 +75,8 @@ LOCAL_CONF = {
     "spark.databricks.delta.snapshotPartitions": "1",
     "spark.sql.shuffle.partitions": "2",
     "spark.sql.adaptive.enabled": "false",
+    # Delta's VACUUM makes as many tasks as this: 10,000 by default, however few files there are.
+    "spark.sql.sources.parallelPartitionDiscovery.parallelism": "2",
 }
 """What is right for the cores of one machine."""
 

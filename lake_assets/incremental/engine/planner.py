@@ -14,7 +14,7 @@ from pyiceberg.catalog import Catalog
 from pyiceberg.table import Table
 
 from lake_assets.base.grain import Grain
-from lake_assets.base.hours import hour_key, ranges
+from lake_assets.base.hours import format_hours, hour_key, ranges
 from lake_assets.errors import (
     HistoryCut,
     InvalidHourKey,
@@ -403,10 +403,10 @@ def built_by_other_code(state: State, target: Target, *, but: Collection[int] = 
     if not left:
         return ""
     hours = sum(last - first + 1 for first, last in left)
-    text = ", ".join(f"{hour_key(first)}..{hour_key(last)}" for first, last in left[:MOST_SPANS])
+    text = ", ".join(format_hours(range(first, last + 1)) for first, last in left[:MOST_SPANS])
     more = f", and {len(left) - MOST_SPANS} ranges more" if len(left) > MOST_SPANS else ""
     return (
-        f"built by other code: {text}{more} ({hours:,} hours); "
+        f"built by other code: {text}{more} ({hours:,} {'hour' if hours == 1 else 'hours'}); "
         f"`lake rebuild {target.name} {hour_key(left[0][0])} {hour_key(left[-1][1])}` builds them again"
     )
 
