@@ -1,25 +1,35 @@
 """Spark sessions: on a Connect server, or inside this process if there is no server.
 
-Both get the same configuration, `spark_conf`. The package `services` starts and stops a server.
+Both get the same configuration, `spark_conf`. The package `services` starts and stops a server. What Java prints in
+this process goes to a log file, and if it does not start, the error says why. At the end: rows that a session computes
+once, and keeps until they are released.
 """
 
 from __future__ import annotations
 
+import logging
 import os
+import re
 import socket
+import subprocess
 import sys
 import warnings
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
+from weakref import WeakKeyDictionary
+
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql.connect.dataframe import DataFrame as ConnectDataFrame
+from pyspark.sql.connect.plan import CachedRemoteRelation, RemoveRemoteCachedRelation
 
 from lake_assets.connections.addresses import spark_remote
 from lake_assets.connections.catalog import open_catalog, spark_catalog_conf
-from lake_assets.connections.java import start_in_process
 from lake_assets.errors import ServiceError
+from lake_assets.errors.texts import ErrorText, chain_text
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -372,3 +382,163 @@ def spark_environment() -> dict[str, str]:
         "PYSPARK_PYTHON": sys.executable,
         "PYSPARK_DRIVER_PYTHON": sys.executable,
     }
+
+
+MIN_JAVA = 17
+JAVA_SECONDS = 60
+INSTALL = "Install Java 17 or 21 (such as openjdk-17-jre-headless), or set JAVA_HOME to one."
+NOT_STARTED = "JAVA_GATEWAY_EXITED"
+"""Pyspark's name of the error."""
+
+STDERR = 2
+
+
+def start_in_process(builder: Any, home: Path) -> SparkSession:
+    """Start Spark in this process, or return the session that it has.
+
+    Args:
+        builder: A builder of pyspark.
+        home: The data directory. Java writes its warnings to `logs/spark-in-process.log` in it.
+
+    Raises:
+        ServiceError: Java did not start.
+    """
+    log = home / "logs" / "spark-in-process.log"
+    logging.getLogger().addFilter(_is_not_of_py4j)
+    try:
+        with _stderr_to(log):
+            session: SparkSession = builder.getOrCreate()
+    except Exception as error:
+        if NOT_STARTED not in chain_text(error) and not isinstance(error, OSError):
+            raise
+        found = explain_java(_java_version(), log)
+        raise ServiceError(found.problem, remedy=found.remedy) from error
+    return session
+
+
+def _is_not_of_py4j(record: logging.LogRecord) -> bool:
+    """Leave out what py4j logs, with its traceback, if Java ends: the error that it raises then says the same."""
+    return Path(record.pathname).parent.name != "py4j"
+
+
+def explain_java(version: str | None, log: Path) -> ErrorText:
+    """Return why Java did not start.
+
+    Args:
+        version: The output of `java -version`; None if there is no such program.
+        log: The file with what Java printed.
+    """
+    if version is None:
+        return ErrorText("Spark needs Java, and there is no program java in JAVA_HOME or PATH.", INSTALL)
+    found = re.search(r'version "(?:1\.)?(\d+)', version)
+    if found and int(found[1]) < MIN_JAVA:
+        return ErrorText(
+            f"Spark needs Java {MIN_JAVA} or later, and the installed Java is version {found[1]}.", INSTALL
+        )
+    return ErrorText(
+        "Spark did not start, because Java ended.",
+        f"Read {log}. If it reports too little memory, set LAKE_SPARK_MEMORY to less than the machine has.",
+    )
+
+
+def _java_version() -> str | None:
+    home = os.environ.get("JAVA_HOME")
+    program = str(Path(home) / "bin" / "java") if home else "java"
+    try:
+        done = subprocess.run([program, "-version"], capture_output=True, text=True, timeout=JAVA_SECONDS, check=False)
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return done.stderr + done.stdout
+
+
+@contextmanager
+def _stderr_to(log: Path) -> Iterator[None]:
+    """Send standard error to a file meanwhile; a Java that starts meanwhile keeps writing to it."""
+    try:
+        log.parent.mkdir(parents=True, exist_ok=True)
+        file = log.open("ab")
+    except OSError:  # without a log, Java may print
+        yield
+        return
+    terminal = os.dup(STDERR)
+    os.dup2(file.fileno(), STDERR)
+    try:
+        yield
+    finally:
+        os.dup2(terminal, STDERR)
+        os.close(terminal)
+        file.close()
+
+
+AGGREGATES = "lake_aggregates"
+"""Name under which Spark reports the aggregates of rows that it has computed."""
+
+_kept: WeakKeyDictionary[SparkSession, list[CachedRemoteRelation]] = WeakKeyDictionary()
+
+
+def checkpoint_rows(rows: DataFrame) -> DataFrame:
+    """Compute rows now, and keep them until `release_checkpoints` or the end of the Spark session.
+
+    They are computed now, because jobs that one query starts in parallel would wait for each other to compute them, and
+    each of them would occupy a core.
+
+    `persist` is not used: Spark's cache is shared by all sessions of a server, outlives a run that died, and is
+    computed again whenever a source table is written to. Once that table's snapshot has expired, the write would fail.
+    """
+    kept: Any = rows.localCheckpoint()
+    relation = getattr(kept, "_plan", None)
+    if isinstance(relation, CachedRemoteRelation):
+        # By default its finalizer releases it on the server, and waits for the answer. If garbage collection runs in
+        # the thread that reads answers, it would wait for ever.
+        relation._spark_session = None  # type: ignore[assignment]
+        # The client binds them to the process's newest session, although the server keeps them for this one.
+        kept = type(kept)(relation, rows.sparkSession)
+        _kept.setdefault(rows.sparkSession, []).append(relation)
+    checkpointed: DataFrame = kept
+    return checkpointed
+
+
+def checkpoint_and_aggregate(rows: DataFrame, aggregates: Sequence[Column]) -> tuple[DataFrame, Mapping[str, Any]]:
+    """Compute rows now, as `checkpoint_rows` does, and aggregates of them: in the same job if possible.
+
+    Args:
+        rows: The rows.
+        aggregates: Aggregates without groups, each with an alias.
+
+    Returns:
+        The rows that are kept, and alias → value.
+    """
+    observed: Any = rows
+    if isinstance(rows, ConnectDataFrame):
+        observed = rows.observe(AGGREGATES, *aggregates)
+    kept = checkpoint_rows(observed)
+    values = _reported(observed)
+    # Spark reports nothing inside this process, and may report too late on a busy machine.
+    return kept, values or aggregate(kept, aggregates)
+
+
+def aggregate(rows: DataFrame, aggregates: Sequence[Column]) -> Mapping[str, Any]:
+    """Return alias → value of aggregates without groups."""
+    row = rows.agg(*aggregates).first()
+    assert row is not None  # an aggregate without groups always has one row
+    found: Mapping[str, Any] = row.asDict()
+    return found
+
+
+def _reported(observed: Any) -> Mapping[str, Any] | None:
+    info = observed.executionInfo if isinstance(observed, ConnectDataFrame) else None
+    if info is None:
+        return None
+    for name, values in info.flows:
+        if name == AGGREGATES and values:
+            found: Mapping[str, Any] = values
+            return found
+    return None
+
+
+def release_checkpoints(spark: SparkSession) -> None:
+    """Release what `checkpoint_rows` has kept on a session."""
+    connected: Any = spark
+    for relation in _kept.pop(spark, []):
+        client = connected.client
+        client.execute_command(RemoveRemoteCachedRelation(relation).command(client))

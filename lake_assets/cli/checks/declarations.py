@@ -14,8 +14,7 @@ from lake_assets.cli.columns import show_differences
 from lake_assets.cli.common import AsJson
 from lake_assets.errors import ServiceError
 from lake_assets.pages.terminal.render import Column, TableView, render
-from lake_assets.pipeline_names import is_folder, pipeline_names
-from lake_assets.settings import settings
+from lake_assets.settings import is_folder, pipeline_names, settings
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from functools import lru_cache
 
-from lake_assets.base.grain import DAY, GRAINS, UTC_ZONE, Grain, days_in
+from lake_assets.base.grain import DAY, GRAINS, UTC_ZONE, Grain, days_in, is_known, known_zones, uneven_day
 from lake_assets.base.hours import hour_text, parse_hour
-from lake_assets.base.local_days import is_known, known_zones, uneven_day
 from lake_assets.errors import ConfigurationError
 from lake_assets.incremental.declaration.arguments import closest
 

@@ -10,8 +10,7 @@ from collections.abc import Collection, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
-from lake_assets.base.columns import quoted
-from lake_assets.base.conditions import union_by_name
+from lake_assets.base.columns import quoted, union_by_name
 from lake_assets.base.hours import hour_key, hour_sql
 from lake_assets.incremental.declaration.target import Audit, AuditScope, Offenders, Verdict, no_rows_with
 from lake_assets.incremental.engine import iceberg, publish
@@ -63,7 +62,7 @@ def audit_scope(
         rows: Rows that the staged snapshot added.
         start: First hour of the pipeline.
     """
-    from lake_assets.connections.row_checkpoint import checkpoint_rows
+    from lake_assets.connections.spark import checkpoint_rows
     from lake_assets.incremental.engine.prepare import coalesce_if_few, is_few
 
     plan, counts = prepared.plan, prepared.row_counts

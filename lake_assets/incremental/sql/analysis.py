@@ -7,8 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from lake_assets.base.sql_text import is_true, is_understood
-from lake_assets.connections.query_functions import functions_in_sql
-from lake_assets.connections.row_order import REMEDY, order_dependent_in_sql, sums_of_floats
+from lake_assets.connections.query_plans import REMEDY, functions_in_sql, order_dependent_in_sql, sums_of_floats
 from lake_assets.errors import ConfigurationError
 from lake_assets.errors.refusals import UNRESOLVED_COLUMN, Refusal, explain, find_refusal
 from lake_assets.incremental.declaration import Pipeline

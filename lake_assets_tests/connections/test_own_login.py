@@ -11,9 +11,8 @@ from kazoo.client import KazooClient
 from kazoo.exceptions import NoAuthError
 from pydantic import SecretStr
 
-from lake_assets.connections import own_secrets
-from lake_assets.connections.addresses import write_ports
-from lake_assets.connections.clients.own_login import Login, zookeeper_login
+from lake_assets.connections import addresses as own_secrets
+from lake_assets.connections.addresses import Login, write_ports, zookeeper_login
 from lake_assets.connections.kafka import client, spark_options
 from lake_assets.connections.zookeeper import zookeeper_client
 from lake_assets.engagement.model.kafka_topic import KafkaTopic
