@@ -46,7 +46,7 @@ def check(
     Spark analyses each query without rows. Run it after a query, or the columns of a source, has changed. Where the
     columns of a table differ from its declaration, a line says so, with the command.
     """
-    from lake_assets.incremental.declaration.own_sql import check_own_sql
+    from lake_assets.incremental.declaration.validation import check_own_sql
     from lake_assets.incremental.from_settings import open_pipeline
     from lake_assets.incremental.sql.analysis import check_own_sql_with_spark
 

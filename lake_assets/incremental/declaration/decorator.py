@@ -10,13 +10,11 @@ from datetime import timedelta
 from typing import Literal
 
 from lake_assets.errors import ConfigurationError
-from lake_assets.incremental.declaration.arguments import check_arguments
 from lake_assets.incremental.declaration.code_version import function_code, version_of
-from lake_assets.incremental.declaration.grains import declared_grain
-from lake_assets.incremental.declaration.modes import Defer, Mode, Stateless
+from lake_assets.incremental.declaration.modes import Defer, Mode, Stateless, declared_grain
 from lake_assets.incremental.declaration.tables import Source
 from lake_assets.incremental.declaration.target import Audit, Served, Target, Transform
-from lake_assets.incremental.declaration.validation import check_target
+from lake_assets.incremental.declaration.validation import check_arguments, check_target
 
 CODE_VERSION_DIGITS = 12
 """Hexadecimal digits of a code version."""

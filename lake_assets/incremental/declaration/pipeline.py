@@ -10,13 +10,14 @@ from graphlib import CycleError, TopologicalSorter
 
 from lake_assets.base.hours import parse_hour
 from lake_assets.errors import ConfigurationError, InvalidHourKey, UsageError
-from lake_assets.incremental.declaration.arguments import check_items, suggestion
-from lake_assets.incremental.declaration.grains import check_whole_hours
+from lake_assets.incremental.declaration.modes import check_whole_hours
+from lake_assets.incremental.declaration.names import suggestion
 from lake_assets.incremental.declaration.tables import RawTable, Subject, Topic
 from lake_assets.incremental.declaration.target import Target
 from lake_assets.incremental.declaration.validation import (
     check_entity,
     check_feed,
+    check_items,
     check_raw_source,
     check_source_columns,
     check_subject,
@@ -245,3 +246,21 @@ def merge(pipelines: Iterable[Pipeline]) -> Pipeline:
         starts.append(pipeline.start)
         subjects.update(dict.fromkeys(pipeline.subjects))
     return Pipeline(raw=tuple(raw), targets=tuple(targets), start=min(starts), subjects=tuple(subjects))
+
+
+def column_sources(pipeline: Pipeline, target: Target) -> dict[str, tuple[str, ...]]:
+    """Return column of a target → the source columns that it comes from, each `namespace.name.column`.
+
+    A column without declared lineage comes from the columns of the same name in the sources. A column that comes from
+    no source, or of which that is not known, is left out.
+    """
+    columns: dict[str, Mapping[str, str]] = {raw.table: raw.all_columns for raw in pipeline.raw}
+    columns.update({each.table: each.columns for each in pipeline.targets})
+    found = {}
+    for column in target.columns:
+        names = list(target.lineage.get(column, ()))
+        if column not in target.lineage:
+            names = [f"{source}.{column}" for source in target.source_tables if column in columns.get(source, {})]
+        if names:
+            found[column] = tuple(names)
+    return found

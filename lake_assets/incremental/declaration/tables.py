@@ -8,9 +8,9 @@ from datetime import timedelta
 from typing import Literal, get_args
 
 from lake_assets.errors import ConfigurationError
-from lake_assets.incremental.declaration.durations import parse_duration
 from lake_assets.incremental.declaration.names import (
     IDENTIFIER,
+    parse_duration,
     require_column,
     require_columns,
     require_described,

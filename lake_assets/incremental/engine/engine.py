@@ -23,7 +23,7 @@ from lake_assets.base.failpoints import reach
 from lake_assets.base.hours import hour_start
 from lake_assets.errors import PublishConflict, TargetDropped, TargetError, TargetReplaced, TargetRolledBack, UsageError
 from lake_assets.incremental.declaration import Pipeline, RawTable, Target
-from lake_assets.incremental.declaration.own_sql import check_own_sql
+from lake_assets.incremental.declaration.validation import check_own_sql
 from lake_assets.incremental.engine import iceberg, publish
 from lake_assets.incremental.engine.columns import load_raw
 from lake_assets.incremental.engine.erasures import ErasureGuard, Erasures, delete_rows

@@ -19,7 +19,7 @@ from pyiceberg.table import DataScan, FileScanTask, Table
 from lake_assets.errors import TableMissing
 from lake_assets.errors.described import describe
 from lake_assets.incremental.declaration import LANDED, Pipeline, RawTable, Target
-from lake_assets.incremental.declaration.column_lineage import column_sources
+from lake_assets.incremental.declaration.pipeline import column_sources
 from lake_assets.incremental.engine import iceberg
 from lake_assets.incremental.engine.arrivals import LOOKBACK_HOURS, Arrivals, arrival_counter, count_by_commit
 from lake_assets.incremental.engine.columns import check_time_columns

@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from lake_assets.incremental.sql.statement import column_line, find_mistake, without_semicolon
+from lake_assets.base.sql_text import column_line, find_mistake, without_semicolon
 
 MISTAKES = {
     "-- why\nDELETE FROM p": (2, "the query is no SELECT: it begins with 'DELETE'"),
