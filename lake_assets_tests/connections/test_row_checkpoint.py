@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql import functions as F
 
-from lake_assets.connections.spark import aggregate, checkpoint_and_aggregate, release_checkpoints
+from lake_assets.connections.row_checkpoint import aggregate, checkpoint_and_aggregate, release_checkpoints
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -37,7 +37,7 @@ def reject_repeated(messages: DataFrame, tables: LakeTables, spark: SparkSession
     """
     from pyspark.sql import functions as F
 
-    from lake_assets.connections.spark import checkpoint_and_aggregate
+    from lake_assets.connections.row_checkpoint import checkpoint_and_aggregate
 
     valid = messages.where("reason is null")
     later_copies = _later_copies(valid, _stored(valid, tables, spark, batch))

@@ -76,7 +76,7 @@ class BatchMessages:
     def _kept(self, batch: Batch) -> _Checkpointed:
         from pyspark.sql import functions as F
 
-        from lake_assets.connections.spark import checkpoint_and_aggregate
+        from lake_assets.connections.row_checkpoint import checkpoint_and_aggregate
 
         for kept in self._checkpointed:
             if kept.batch == batch:
@@ -105,7 +105,7 @@ class BatchMessages:
 
     def release(self) -> None:
         """Forget the rows that `checkpointed` has kept."""
-        from lake_assets.connections.spark import release_checkpoints
+        from lake_assets.connections.row_checkpoint import release_checkpoints
 
         self._checkpointed.clear()
         release_checkpoints(self.spark)

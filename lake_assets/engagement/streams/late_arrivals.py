@@ -53,7 +53,7 @@ def former(
     """
     from pyspark.sql import functions as F
 
-    from lake_assets.connections.spark import checkpoint_and_aggregate, checkpoint_rows
+    from lake_assets.connections.row_checkpoint import checkpoint_and_aggregate, checkpoint_rows
 
     may_be_late = False
     arrivals = new_rows(tables, spark, batch)

@@ -100,7 +100,7 @@ class RequestCommit:
     def write(self, batch: Batch, done: Mapping[str, int | None], app_id: str) -> None:
         from pyspark.sql import functions as F
 
-        from lake_assets.connections.spark import checkpoint_rows
+        from lake_assets.connections.row_checkpoint import checkpoint_rows
 
         tables, spark = self.messages.tables, self.messages.spark
         pending = pending_requests(tables, spark, batch)
@@ -200,7 +200,7 @@ class MutationCommit:
     def _apply(self, batch: Batch, outcome: Outcome, app_id: str) -> None:
         from pyspark.sql import functions as F
 
-        from lake_assets.connections.spark import checkpoint_and_aggregate, checkpoint_rows
+        from lake_assets.connections.row_checkpoint import checkpoint_and_aggregate, checkpoint_rows
 
         requests = applied_requests(outcome.tried)
         found = outcome.found or former(self.tables, self.spark, batch, requests)
@@ -229,7 +229,7 @@ class MutationCommit:
 
     def _single_rows(self, batch: Batch, late: DataFrame | None, records: DataFrame | None) -> DataFrame:
         """Return the rows that do not follow the map: late ones, and those that records replace, which are deleted."""
-        from lake_assets.connections.spark import checkpoint_rows
+        from lake_assets.connections.row_checkpoint import checkpoint_rows
 
         rows = late if late is not None else self.spark.createDataFrame([], LATE_ROWS)
         if records is not None:

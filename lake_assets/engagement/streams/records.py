@@ -54,7 +54,7 @@ def final_records(applied: DataFrame, lake: EngagementLake) -> DataFrame | None:
     """
     from pyspark.sql import functions as F
 
-    from lake_assets.connections.spark import checkpoint_rows
+    from lake_assets.connections.row_checkpoint import checkpoint_rows
 
     carrying = applied.where("insert_record is not null")
     if carrying.isEmpty():

@@ -81,7 +81,7 @@ class RequestRedaction:
     def write(self, batch: Batch, done: Mapping[str, int | None], app_id: str) -> None:
         from pyspark.sql import functions as F
 
-        from lake_assets.connections.spark import checkpoint_rows
+        from lake_assets.connections.row_checkpoint import checkpoint_rows
 
         if not self.limits.erased_people(batch):
             return
@@ -163,7 +163,7 @@ class DeadLetterRedaction:
     def write(self, batch: Batch, done: Mapping[str, int | None], app_id: str) -> None:
         from pyspark.sql import functions as F
 
-        from lake_assets.connections.spark import checkpoint_rows
+        from lake_assets.connections.row_checkpoint import checkpoint_rows
 
         if not self.limits.erased_people(batch):
             return

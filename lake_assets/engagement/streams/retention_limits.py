@@ -73,7 +73,7 @@ class RetentionLimits:
         return erased_by_org(self.erased_ids(batch))
 
     def _compute(self, batch: Batch) -> DataFrame:
-        from lake_assets.connections.spark import checkpoint_rows
+        from lake_assets.connections.row_checkpoint import checkpoint_rows
 
         spark = self.messages.spark
         requests = self.messages.valid(batch)

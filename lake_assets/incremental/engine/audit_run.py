@@ -62,7 +62,7 @@ def audit_scope(
         rows: Rows that the staged snapshot added.
         start: First hour of the pipeline.
     """
-    from lake_assets.connections.spark import checkpoint_rows
+    from lake_assets.connections.row_checkpoint import checkpoint_rows
     from lake_assets.incremental.engine.prepare import coalesce_if_few, is_few
 
     plan, counts = prepared.plan, prepared.row_counts

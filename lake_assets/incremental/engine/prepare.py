@@ -38,7 +38,7 @@ from lake_assets.base.columns import (
 from lake_assets.base.hours import FIRST_HOUR, LAST_HOUR, hour_key
 from lake_assets.base.sql_text import is_true
 from lake_assets.base.time_filters import hours_condition, moment
-from lake_assets.connections.spark import aggregate, checkpoint_and_aggregate
+from lake_assets.connections.row_checkpoint import aggregate, checkpoint_and_aggregate
 from lake_assets.incremental.declaration import Source, Target
 from lake_assets.incremental.engine import iceberg
 from lake_assets.incremental.engine.columns import with_present_columns

@@ -96,7 +96,7 @@ def audit_published(
     Raises:
         UsageError: Nothing is published, no hour is complete, or a snapshot that the target was built from is gone.
     """
-    from lake_assets.connections.spark import release_checkpoints
+    from lake_assets.connections.row_checkpoint import release_checkpoints
     from lake_assets.incremental.engine.stage import Stager
 
     committed = state.committed

@@ -194,7 +194,7 @@ class Session:
             reach("after-committed")
         finally:
             if self.reads_rows:
-                from lake_assets.connections.spark import release_checkpoints
+                from lake_assets.connections.row_checkpoint import release_checkpoints
 
                 release_checkpoints(self.context.spark())
         with self._timed("commit"):

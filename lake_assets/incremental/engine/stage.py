@@ -23,7 +23,7 @@ from pyspark.sql.types import StructType
 
 from lake_assets.base.columns import ENTITY, HASH, KEY, REASON, SIGN, column, columns, union_by_name
 from lake_assets.base.time_filters import before, hours_condition, moment, replaced_hours, within
-from lake_assets.connections.spark import aggregate, checkpoint_rows
+from lake_assets.connections.row_checkpoint import aggregate, checkpoint_rows
 from lake_assets.incremental.declaration import LANDED as USUALLY_LANDED
 from lake_assets.incremental.declaration import Sequential, SessionContext, Source, Stateless, Target
 from lake_assets.incremental.engine import iceberg, readable

@@ -309,7 +309,7 @@ def _compare_hours(
     if not hours:
         return {}
     from lake_assets.base.time_filters import within
-    from lake_assets.connections.spark import release_checkpoints
+    from lake_assets.connections.row_checkpoint import release_checkpoints
     from lake_assets.incremental.engine.audit_reads import in_hours, rows_at
     from lake_assets.incremental.engine.compare import compare as compare_rows
     from lake_assets.incremental.engine.stage import Stager

@@ -17,7 +17,7 @@ from pyspark.sql import functions as F
 
 from lake_assets.base.columns import DELIVERY
 from lake_assets.base.hours import hour_start
-from lake_assets.connections.spark import release_checkpoints
+from lake_assets.connections.row_checkpoint import release_checkpoints
 from lake_assets.errors import AuditFailed, RowsUnread
 from lake_assets.incremental.engine.model import SessionPlan, SessionReport
 from lake_assets.incremental.engine.readable import LeastRows
