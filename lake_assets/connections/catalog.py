@@ -198,10 +198,20 @@ def _check_not_lost(catalog: Catalog, settings: Settings) -> None:
 def spark_catalog_conf(settings: Settings) -> dict[str, str]:
     """Return the catalog as Spark configuration."""
     prefix = f"spark.sql.catalog.{NAME}"
-    is_rest = _kind(settings.catalog_address) == "http"
+    address = settings.catalog_address
+    kind = _kind(address)
+    # V1 is the schema that pyiceberg creates, too; with V0, Java would not find its tables.
+    opened = {"type": "rest", "uri": address} if kind == "http" else {"type": "jdbc", "jdbc.schema-version": "V1"}
+    if kind == "postgresql":
+        opened |= jdbc_properties(address)
+    if kind == "sqlite":
+        opened["uri"] = f"jdbc:sqlite:{_file_with_folder(address)}"
+        opened["jdbc.busy_timeout"] = str(LOCK_SECONDS * 1000)
+        # One connection: SQLite has one writer anyway, and every Spark Connect session opens a pool of its own.
+        opened["clients"] = "1"
     properties = {
-        **spark_properties(settings, chooses_io=is_rest),
-        **_spark_address(settings),
+        **spark_properties(settings, chooses_io=kind == "http"),
+        **opened,
         "warehouse": settings.warehouse_address,
         "cache-enabled": "false",  # with its cache, Spark would read a stale head after a commit of pyiceberg
     }
@@ -264,27 +274,6 @@ def _locations(catalog: Catalog) -> Mapping[str, str | None]:
 
     assert isinstance(catalog, SqlCatalog)
     return locations_in(catalog)
-
-
-def _spark_address(settings: Settings) -> dict[str, str]:
-    address = settings.catalog_address
-    kind = _kind(address)
-    if kind == "http":
-        return {"type": "rest", "uri": address}
-    # V1 is the schema that pyiceberg creates, too; with V0, Java would not find its tables.
-    jdbc = {"type": "jdbc", "jdbc.schema-version": "V1"}
-    if kind == "sqlite":
-        return {**jdbc, **_sqlite_address(address)}
-    return {**jdbc, **jdbc_properties(address)}
-
-
-def _sqlite_address(address: str) -> dict[str, str]:
-    return {
-        "uri": f"jdbc:sqlite:{_file_with_folder(address)}",
-        "jdbc.busy_timeout": str(LOCK_SECONDS * 1000),
-        # One connection: SQLite has one writer anyway, and every Spark Connect session opens a pool of its own.
-        "clients": "1",
-    }
 
 
 def _kind(address: str) -> str:

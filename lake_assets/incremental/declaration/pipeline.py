@@ -44,9 +44,16 @@ class Pipeline:
     subjects: tuple[Subject, ...] = ()
 
     def __post_init__(self) -> None:
-        self._check_arguments()
+        check_items("raw= of the pipeline", self.raw, RawTable, example="raw=(EVENTS,), with the comma")
+        check_items("targets= of the pipeline", self.targets, Target, example="targets=(event_fact,), with the comma")
+        check_items("subjects= of the pipeline", self.subjects, Subject, example="subjects=(PERSON,), with the comma")
         object.__setattr__(self, "targets", tuple(map(self._with_landing, self.targets)))
-        self._check_start()
+        try:
+            parse_hour(self.start)
+        except InvalidHourKey:
+            raise ConfigurationError(
+                f"The pipeline starts at {self.start!r}.", remedy="Name its first event hour, such as 2026-01-01-00:00."
+            ) from None
         self._check_declared_once()
         self._check_sources()
         self.in_order()
@@ -108,7 +115,7 @@ class Pipeline:
     @cached_property
     def _ordered(self) -> tuple[Target, ...]:
         """The targets in topological order. It is asked for again for each target, of which there may be hundreds."""
-        by_table = self._targets_by_table()
+        by_table = {target.table: target for target in self.targets}
         upstream: dict[str, list[str]] = {}
         for target in self.targets:
             upstream[target.table] = [table for table in target.source_tables if table in by_table]
@@ -160,11 +167,6 @@ class Pipeline:
                         remedy=f"{suggestion(table, declared)} A new raw table is declared in raw= of the pipeline.",
                     )
 
-    def _check_arguments(self) -> None:
-        check_items("raw= of the pipeline", self.raw, RawTable, example="raw=(EVENTS,), with the comma")
-        check_items("targets= of the pipeline", self.targets, Target, example="targets=(event_fact,), with the comma")
-        check_items("subjects= of the pipeline", self.subjects, Subject, example="subjects=(PERSON,), with the comma")
-
     def _with_landing(self, target: Target) -> Target:
         """Return a target whose sources name the column of the landing that their raw tables declare."""
         sources = []
@@ -174,14 +176,6 @@ class Pipeline:
                 source = replace(source, landed_column=raw.landed_column)
             sources.append(source)
         return target if tuple(sources) == target.sources else replace(target, sources=tuple(sources))
-
-    def _check_start(self) -> None:
-        try:
-            parse_hour(self.start)
-        except InvalidHourKey:
-            raise ConfigurationError(
-                f"The pipeline starts at {self.start!r}.", remedy="Name its first event hour, such as 2026-01-01-00:00."
-            ) from None
 
     def _check_declared_once(self) -> None:
         declared = Counter(raw.table for raw in self.raw)
@@ -212,9 +206,11 @@ class Pipeline:
                     )
 
     def _check_sources(self) -> None:
-        targets = self._targets_by_table()
+        targets = {target.table: target for target in self.targets}
         raw_tables = {raw.table: raw for raw in self.raw}
-        columns = self._declared_columns()
+        # Only the catalog knows the columns of a table that exists.
+        columns: dict[str, Collection[str]] = {target.table: target.columns for target in self.targets}
+        columns |= {raw.table: raw.all_columns for raw in self.raw if not raw.exists_already}
         for target in self.targets:
             for source in target.sources:
                 raw = raw_tables.get(source.table)
@@ -224,18 +220,12 @@ class Pipeline:
                     check_source_columns(target, source, targets[source.table].columns)
             check_entity(target, columns)
 
-    def _declared_columns(self) -> dict[str, Collection[str]]:
-        """Return table → columns; without the tables whose columns only the catalog knows."""
-        columns: dict[str, Collection[str]] = {target.table: target.columns for target in self.targets}
-        columns |= {raw.table: raw.all_columns for raw in self.raw if not raw.exists_already}
-        return columns
-
-    def _targets_by_table(self) -> dict[str, Target]:
-        return {target.table: target for target in self.targets}
-
 
 def merge(pipelines: Iterable[Pipeline]) -> Pipeline:
     """Return several pipelines as one, from the earliest start on. A subject of several is declared once."""
+    pipelines = list(pipelines)
+    if len(pipelines) == 1:
+        return pipelines[0]
     raw: list[RawTable] = []
     targets: list[Target] = []
     starts: list[str] = []

@@ -110,7 +110,7 @@ def plan(inputs: PlanningInput, *, acknowledge: bool = False) -> Decision:
         now, rest, follows = _first_chunk(inputs, due, grain.whole(changed.keys() - only_follow))
         build = {hour: due[hour] for hour in now}
         waiting |= rest
-        if isinstance(mode, Stateless) and _only_appends(inputs):
+        if isinstance(mode, Stateless) and all(each.appends_only and not each.earlier.exist for each in inputs.changes):
             late = late_rows(inputs, due)
         load = "overwrite" if late is None else "append"
         if isinstance(mode, Sequential) and max(now) < max(due):
@@ -311,11 +311,6 @@ def _why_pending(committed: Committed, hour: int) -> str:
     if waits.kind == "late":
         return f"late rows, deferred since {from_milliseconds(waits.since_ms):%Y-%m-%d %H:%M} UTC, are due"
     return committed.why(hour)
-
-
-def _only_appends(inputs: PlanningInput) -> bool:
-    """Whether appending the new rows of every source brings the target up to date: they replace no earlier version."""
-    return all(each.appends_only and not each.earlier.exist for each in inputs.changes)
 
 
 def _first_within_threshold(inputs: PlanningInput) -> float:

@@ -34,7 +34,6 @@ from lake_assets.incremental.declaration.target import Audit
 from lake_assets.incremental.engine import audits
 from lake_assets.incremental.sql.files import (
     Declaration,
-    SourceAttributes,
     SourceTableAttributes,
     SqlText,
     StoredColumns,
@@ -117,7 +116,15 @@ def raw_tables_of(declaration: Declaration) -> list[RawTable]:
     for number, source in enumerate(attributes.sources):
         if source.columns:
             with located(declaration, "sources", number):
-                found.append(_inline(source))
+                found.append(
+                    RawTable(
+                        source.table,
+                        columns=source.columns,
+                        time_column=source.time_column,
+                        description=source.description,
+                        renamed_from=source.renamed_from,
+                    )
+                )
     return found
 
 
@@ -238,16 +245,6 @@ def located(declaration: Declaration, *location: int | str) -> Iterator[None]:
         raise ConfigurationError(f"{place}: {error.problem}", remedy=error.remedy) from None
 
 
-def _inline(source: SourceAttributes) -> RawTable:
-    return RawTable(
-        source.table,
-        columns=source.columns,
-        time_column=source.time_column,
-        description=source.description,
-        renamed_from=source.renamed_from,
-    )
-
-
 def _check_columns(declaration: Declaration, sql: SqlText, columns: Sequence[str]) -> None:
     """Check that the query selects the columns that the declaration names."""
     attributes = declaration.attributes
@@ -322,23 +319,31 @@ def declared_audit(written: str | Mapping[str, Any], place: str) -> Audit:
     Raises:
         ConfigurationError: There is no such audit, or its arguments are wrong.
     """
-    name, arguments = _name_and_arguments(written, place)
+    named = {written: None} if isinstance(written, str) else written
+    if len(named) != 1:
+        raise ConfigurationError(
+            f"{place}: an audit has the names {', '.join(map(str, named))}.",
+            remedy="Write one audit in each item of the list: - {not_null: [account_id]}",
+        )
+    name, arguments = next(iter(named.items()))
     factories = audit_factories()
     if name not in factories:
         raise ConfigurationError(f"{place}: there is no audit {name!r}.", remedy=suggestion(name, tuple(factories)))
-    positional, named = _arguments(arguments)
-    return _called(name, factories[name], positional, named, place)
-
-
-def _name_and_arguments(written: str | Mapping[str, Any], place: str) -> tuple[str, Any]:
-    if isinstance(written, str):
-        return written, None
-    if len(written) != 1:
-        raise ConfigurationError(
-            f"{place}: an audit has the names {', '.join(map(str, written))}.",
-            remedy="Write one audit in each item of the list: - {not_null: [account_id]}",
-        )
-    return next(iter(written.items()))
+    factory = factories[name]
+    positional, keywords = _arguments(arguments)
+    try:
+        inspect.signature(factory).bind(*positional, **keywords)
+        checked = validate_call(config=ConfigDict(arbitrary_types_allowed=True))(factory)
+        return checked(*positional, **keywords)
+    except TypeError as error:
+        problem = str(error)
+    except ValidationError as error:
+        first = error.errors()[0]
+        problem = f"{'.'.join(map(str, first['loc']))} is {first['input']!r}: {first['msg']}"
+    raise ConfigurationError(
+        f"{place}: the arguments of the audit {name!r} are wrong: {problem}.",
+        remedy=f"Its arguments are {_shown_signature(factory)}.",
+    )
 
 
 def _arguments(written: Any) -> tuple[list[Any], dict[str, Any]]:
@@ -352,22 +357,6 @@ def _arguments(written: Any) -> tuple[list[Any], dict[str, Any]]:
         columns = named.pop("columns", [])
         return (columns if isinstance(columns, list) else [columns]), named
     return [written], {}
-
-
-def _called(name: str, factory: AuditFactory, positional: list[Any], named: dict[str, Any], place: str) -> Audit:
-    try:
-        inspect.signature(factory).bind(*positional, **named)
-        checked = validate_call(config=ConfigDict(arbitrary_types_allowed=True))(factory)
-        return checked(*positional, **named)
-    except TypeError as error:
-        problem = str(error)
-    except ValidationError as error:
-        first = error.errors()[0]
-        problem = f"{'.'.join(map(str, first['loc']))} is {first['input']!r}: {first['msg']}"
-    raise ConfigurationError(
-        f"{place}: the arguments of the audit {name!r} are wrong: {problem}.",
-        remedy=f"Its arguments are {_shown_signature(factory)}.",
-    )
 
 
 def _shown_signature(factory: AuditFactory) -> str:
