@@ -163,13 +163,15 @@ def open_spark(settings: Settings) -> SparkSession:
     Raises:
         ServiceError: No server listens at the address, or no Java that Spark can use is installed.
     """
+    from pyspark.logger import PySparkLogger
     from pyspark.sql import SparkSession
 
     # If two Sparks open a new catalog at once, one fails: Java creates its tables in two steps. So create them here.
     open_catalog(settings)
     conf = session_conf(settings)
     builder: Any = SparkSession.builder.config(map=dict(conf))
-    _silence_query_loggers()
+    for name in QUERY_LOGGERS:  # else pyspark prints each refused query as JSON: the error that it raises says the same
+        PySparkLogger.getLogger(name).disabled = True
     if "spark.remote" not in conf:
         return start_in_process(builder.appName("lake-assets"), settings.home)
     require_listener(conf["spark.remote"])
@@ -220,14 +222,6 @@ def _is_lost(session: SparkSession) -> bool:
     except PySparkException:
         return True
     return False
-
-
-def _silence_query_loggers() -> None:
-    """Keep pyspark from printing each refused query as JSON on the terminal: the error that it raises says the same."""
-    from pyspark.logger import PySparkLogger
-
-    for name in QUERY_LOGGERS:
-        PySparkLogger.getLogger(name).disabled = True
 
 
 def prepare_client(session: SparkSession) -> None:

@@ -183,17 +183,6 @@ class Pipeline:
         for table, times in declared.items():
             if times > 1:
                 raise ConfigurationError(f"{table} is declared {times} times.", remedy="Declare each table once.")
-        self._check_topics()
-        named: dict[str, str] = {}
-        for target in self.targets:
-            other = named.setdefault(target.name, target.table)
-            if other != target.table:
-                raise ConfigurationError(
-                    f"{other} and {target.table} have the same name {target.name!r} in two namespaces.",
-                    remedy="Rename the function of one of them: commands and sensors call a target by its name alone.",
-                )
-
-    def _check_topics(self) -> None:
         fed: dict[str, str] = {}
         for raw in self.raw:
             if isinstance(raw.feed, Topic):
@@ -204,6 +193,14 @@ class Pipeline:
                         f"{other} and {raw.table} are both landed from the topic {topic!r}.",
                         remedy="Land it into one raw table, and build both targets from that.",
                     )
+        named: dict[str, str] = {}
+        for target in self.targets:
+            other = named.setdefault(target.name, target.table)
+            if other != target.table:
+                raise ConfigurationError(
+                    f"{other} and {target.table} have the same name {target.name!r} in two namespaces.",
+                    remedy="Rename the function of one of them: commands and sensors call a target by its name alone.",
+                )
 
     def _check_sources(self) -> None:
         targets = {target.table: target for target in self.targets}

@@ -48,16 +48,42 @@ def check_arguments(
     Raises:
         ConfigurationError: An argument is of another type.
     """
-    _check_mode(table, mode)
+    if isinstance(mode, type) and issubclass(mode, MODES):
+        raise ConfigurationError(
+            f"{table} has mode={mode.__name__}, the class and not a value of it.",
+            remedy=f"Add parentheses: mode={mode.__name__}().",
+        )
+    if not isinstance(mode, MODES):
+        modes = {kind.__name__.lower(): kind.__name__ for kind in MODES}
+        wanted = modes.get(str(mode).lower(), "Stateless")
+        raise ConfigurationError(
+            f"{table} has mode={_shown(mode)}, which is no mode.",
+            remedy=f"Write mode={wanted}(). The modes are Stateless(), Stateful() and Sequential().",
+        )
     check_items(f"sources= of {table}", sources, Source, example='sources=[Source("raw.events", ...)]')
     check_items(f"audits= of {table}", audits, Audit, example="audits=[unique_key()]")
-    _check_key(table, key)
+    names = [key] if isinstance(key, str) else key
+    if not isinstance(names, Sequence) or not all(isinstance(name, str) for name in names):
+        raise ConfigurationError(
+            f"{table} has key={_shown(key)}.",
+            remedy='Name the column, or the columns, that with the time identify a row: key="payment_id".',
+        )
     if not isinstance(columns, Mapping):
         raise ConfigurationError(
             f"columns= of {table} is {_shown(columns)}.",
             remedy='Write a dict of column and Iceberg type: columns={"amount": "long", ...}.',
         )
-    _check_owners(table, owners)
+    if isinstance(owners, str) or not isinstance(owners, Sequence):
+        raise ConfigurationError(
+            f"owners= of {table} is {_shown(owners)}, not a list.", remedy='Write owners=["team:weather"].'
+        )
+    for owner in owners:
+        text = str(owner)
+        if not EMAIL.fullmatch(text) and not TEAM.fullmatch(text):
+            raise ConfigurationError(
+                f"{table} has the owner {owner!r}, which is neither an email address nor a team.",
+                remedy=f"Write the team as 'team:{text}', or use an email address.",
+            )
 
 
 def check_items(what: str, found: object, kind: type, *, example: str) -> None:
@@ -82,46 +108,6 @@ def check_items(what: str, found: object, kind: type, *, example: str) -> None:
         if not isinstance(item, kind):
             raise ConfigurationError(
                 f"{what} contains {_shown(item)}, which is no {kind.__name__}.", remedy=_item_remedy(item, example)
-            )
-
-
-def _check_mode(table: str, mode: object) -> None:
-    if isinstance(mode, MODES):
-        return
-    if isinstance(mode, type) and issubclass(mode, MODES):
-        raise ConfigurationError(
-            f"{table} has mode={mode.__name__}, the class and not a value of it.",
-            remedy=f"Add parentheses: mode={mode.__name__}().",
-        )
-    names = {kind.__name__.lower(): kind.__name__ for kind in MODES}
-    wanted = names.get(str(mode).lower(), "Stateless")
-    raise ConfigurationError(
-        f"{table} has mode={_shown(mode)}, which is no mode.",
-        remedy=f"Write mode={wanted}(). The modes are Stateless(), Stateful() and Sequential().",
-    )
-
-
-def _check_key(table: str, key: object) -> None:
-    names = [key] if isinstance(key, str) else key
-    if isinstance(names, Sequence) and all(isinstance(name, str) for name in names):
-        return
-    raise ConfigurationError(
-        f"{table} has key={_shown(key)}.",
-        remedy='Name the column, or the columns, that with the time identify a row: key="payment_id".',
-    )
-
-
-def _check_owners(table: str, owners: object) -> None:
-    if isinstance(owners, str) or not isinstance(owners, Sequence):
-        raise ConfigurationError(
-            f"owners= of {table} is {_shown(owners)}, not a list.", remedy='Write owners=["team:weather"].'
-        )
-    for owner in owners:
-        text = str(owner)
-        if not EMAIL.fullmatch(text) and not TEAM.fullmatch(text):
-            raise ConfigurationError(
-                f"{table} has the owner {owner!r}, which is neither an email address nor a team.",
-                remedy=f"Write the team as 'team:{text}', or use an email address.",
             )
 
 
