@@ -10,7 +10,6 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from lake_assets.base.version import __version__
     from lake_assets.components.dagster.tables import IncrementalTable, SourceTable
     from lake_assets.errors import LakeError
     from lake_assets.incremental.dagster.assets import incremental_definitions
@@ -33,7 +32,7 @@ if TYPE_CHECKING:
     from lake_assets.incremental.engine.engine import utc_now
     from lake_assets.incremental.lake import Lake
     from lake_assets.resources import lake_resources
-    from lake_assets.settings import Settings
+    from lake_assets.settings import Settings, __version__
 
 __all__ = [
     "Defer",
@@ -81,7 +80,7 @@ _MODULES = {
     "Stateless": _DECLARATION,
     "Subject": _DECLARATION,
     "Topic": _DECLARATION,
-    "__version__": "lake_assets.base.version",
+    "__version__": "lake_assets.settings",
     "audits": "lake_assets.incremental.engine.audits",
     "incremental_asset": _DECLARATION,
     "incremental_definitions": "lake_assets.incremental.dagster.assets",

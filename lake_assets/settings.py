@@ -7,20 +7,25 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
+import stat
 import sys
-from collections.abc import Mapping
+import tomllib
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from functools import lru_cache, partial
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Literal
 
+from dotenv import dotenv_values
 from pydantic import Field, SecretStr, ValidationInfo, field_validator
+from pydantic.fields import FieldInfo
 from pydantic_core import PydanticCustomError
 from pydantic_settings import BaseSettings, InitSettingsSource, SettingsConfigDict
 from pydantic_settings import PydanticBaseSettingsSource as Source
 
-from lake_assets.passed_properties import passed_properties
-from lake_assets.pipeline_names import is_folder, pipeline_names
-from lake_assets.private_file import require_private
+from lake_assets.errors import ConfigurationError
 
 PROJECT = Path(__file__).resolve().parent.parent
 """The folder of the package's folder: of a checkout, or site-packages."""
@@ -366,3 +371,128 @@ def settings() -> Settings:
     home = home_directory()
     require_private(home / ENVIRONMENT_FILE, Settings.model_fields)
     return Settings(_env_file=home / ENVIRONMENT_FILE, home=home)  # type: ignore[call-arg]
+
+
+@dataclass(frozen=True)
+class PropertyGroup:
+    """The variables of one kind of client.
+
+    Attributes:
+        setting: Field of the settings that has the properties.
+        prefix: What the names of the variables begin with, in capitals.
+        double: What `__` stands for in the rest of a name.
+        single: What `_` stands for.
+    """
+
+    setting: str
+    prefix: str
+    double: str
+    single: str
+
+    def property_of(self, variable: str) -> str | None:
+        """Return the property that a variable sets; None if it is not of this group."""
+        capitals = variable.upper()
+        if not capitals.startswith(self.prefix) or capitals == self.prefix:
+            return None
+        name = capitals.removeprefix(self.prefix).lower()
+        parts = [part.replace("_", self.single) for part in name.split("__")]
+        return self.double.join(parts)
+
+    def variable_of(self, name: str) -> str:
+        """Return the variable that sets a property."""
+        words = name.replace(self.double, "\0").replace(self.single, "_").replace("\0", "__")
+        return self.prefix + words.upper()
+
+
+CATALOG = PropertyGroup("catalog_properties", "LAKE_CATALOG__", double=".", single="-")
+"""As pyiceberg reads its own variables."""
+
+KAFKA = PropertyGroup("kafka_properties", "LAKE_KAFKA__", double="_", single=".")
+"""Properties of Kafka's clients are words and dots."""
+
+GROUPS = (CATALOG, KAFKA)
+
+
+def variable_name(field: str) -> str:
+    """Return the variable of a setting."""
+    return f"LAKE_{field.upper()}"
+
+
+def passed_properties(variables: Mapping[str, str | None]) -> dict[str, dict[str, str]]:
+    """Return the properties that variables set.
+
+    Args:
+        variables: Name → value, of all variables; None for a name without a value, which sets nothing.
+
+    Returns:
+        Setting → property → value, without settings that no variable sets.
+    """
+    found: dict[str, dict[str, str]] = {}
+    for variable, value in variables.items():
+        for group in GROUPS:
+            name = group.property_of(variable)
+            if name is not None and value is not None:
+                found.setdefault(group.setting, {})[name] = value
+    return found
+
+
+def is_passed(variable: str) -> bool:
+    """Return whether a variable sets a property."""
+    return any(group.property_of(variable) for group in GROUPS)
+
+
+def pipeline_names(pipelines: str) -> list[str]:
+    """Return the names in `LAKE_PIPELINES`, or in another list."""
+    return [name.strip() for name in pipelines.split(",")]
+
+
+def is_folder(name: str) -> bool:
+    """Return whether a name in `LAKE_PIPELINES` is a folder, and not module:attribute."""
+    return ":" not in name and ("/" in name or Path(name).is_dir())
+
+
+OTHERS = stat.S_IRWXG | stat.S_IRWXO
+
+
+def require_private(file: Path, fields: Mapping[str, FieldInfo]) -> None:
+    """Refuse a file that sets a secret and that others may read or change.
+
+    Args:
+        file: The file; it may be missing.
+        fields: Of the settings.
+
+    Raises:
+        ConfigurationError: Its permissions let others in. Nothing of it is to be used.
+    """
+    try:
+        is_open = file.stat().st_mode & OTHERS
+        secret = next(_secrets(file, fields), None) if is_open else None
+    except (OSError, ValueError):  # reported when the settings are read
+        return
+    if secret is not None:
+        raise ConfigurationError(
+            f"{file} sets the secret {secret}, and its permissions let other users read it, so it is not used.",
+            remedy=f"Run `chmod 600 {shlex.quote(str(file))}`, and change the secret if others had access.",
+        )
+
+
+def _secrets(file: Path, fields: Mapping[str, FieldInfo]) -> Iterator[str]:
+    secret = {variable_name(name) for name, field in fields.items() if "SecretStr" in str(field.annotation)}
+    for name in dotenv_values(file):
+        if name.upper() in secret or is_passed(name):
+            yield name
+
+
+DISTRIBUTION = "lake-assets"
+
+
+def _find_version() -> str:
+    # A checkout is importable without being installed; a distribution installed beside it may have another version.
+    if CHECKOUT is None:
+        return version(DISTRIBUTION)
+    project = tomllib.loads((CHECKOUT / "pyproject.toml").read_text(encoding="utf-8"))
+    found: str = project["project"]["version"]
+    return found
+
+
+__version__ = _find_version()

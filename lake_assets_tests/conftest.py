@@ -22,8 +22,8 @@ from hypothesis import HealthCheck
 from hypothesis import settings as property_tests
 from tenacity import Retrying, stop_after_attempt
 
+from lake_assets.connections.addresses import create_spark_token, spark_address
 from lake_assets.connections.catalog import open_catalog
-from lake_assets.connections.own_secrets import create_spark_token, spark_address
 from lake_assets.connections.spark import open_spark
 from lake_assets.services.kafka import kafka as kafka_service
 from lake_assets.services.service import free_port, running

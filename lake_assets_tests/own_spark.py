@@ -9,7 +9,7 @@ import sys
 from contextlib import suppress
 from pathlib import Path
 
-from lake_assets.connections.own_secrets import create_spark_token, spark_address
+from lake_assets.connections.addresses import create_spark_token, spark_address
 from lake_assets.services.service import free_port
 from lake_assets.services.spark import spark as spark_service
 from lake_assets.settings import Settings

@@ -23,8 +23,8 @@ from lake_assets.incremental.dagster.assets import incremental_definitions
 from lake_assets.incremental.dagster.watch.watch_sensors import watch_definitions
 from lake_assets.incremental.declaration import Pipeline
 from lake_assets.incremental.operations.alerts import Webhook
+from lake_assets.incremental.sql.files import StoredColumns, columns_file, fingerprint, write_columns
 from lake_assets.incremental.sql.folder import open_folder
-from lake_assets.incremental.sql.stored_columns import StoredColumns, columns_file, fingerprint, write_columns
 from lake_assets.landing.consume.messages import feed_of, feeds
 from lake_assets.landing.dagster.assets import landing_definitions
 from lake_assets.serving.dagster.assets import serving_definitions

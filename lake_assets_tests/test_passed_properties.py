@@ -8,9 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lake_assets.cli.checks.variables import unknown_variables
-from lake_assets.passed_properties import CATALOG, KAFKA, is_passed, passed_properties
-from lake_assets.settings import home_directory, settings
+from lake_assets.cli.start import unknown_variables
+from lake_assets.settings import CATALOG, KAFKA, home_directory, is_passed, passed_properties, settings
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -11,8 +11,7 @@ import sys
 from typing import TYPE_CHECKING
 
 from lake_assets import settings as module
-from lake_assets.passed_properties import variable_name
-from lake_assets.settings import PROJECT, Settings
+from lake_assets.settings import PROJECT, Settings, variable_name
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -9,13 +9,14 @@ Nothing but this module makes an expression from the name of a user's column. Im
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, TypeVar
 
 from lake_assets.base.hours import hour_sql
 
 if TYPE_CHECKING:
-    from pyspark.sql import Column
+    from pyiceberg.expressions import BooleanExpression
+    from pyspark.sql import Column, DataFrame
     from pyspark.sql.types import DataType, StructField, StructType
 
 PREFIX = "_lake_"
@@ -139,3 +140,43 @@ def _fields_sql(prefix: str, fields: Iterable[StructField], depth: int) -> str:
         content = _content_sql(f"{prefix}{quoted(field.name)}", field.dataType, depth)
         parts.append(f"coalesce(concat('{field.name.encode().hex()}(', {content}, ')'), '')")
     return f"concat({', '.join(parts)})" if parts else "''"
+
+
+Part = TypeVar("Part")
+
+
+def joined_in_pairs(parts: Iterable[Part], join: Callable[[Part, Part], Part]) -> Part | None:
+    """Return all parts in their order, joined by an associative function; None without any part.
+
+    The result nests as deep as the logarithm of their number.
+    """
+    level = list(parts)
+    while len(level) > 1:
+        pairs = [join(level[place], level[place + 1]) for place in range(0, len(level) - 1, 2)]
+        level = pairs + level[len(pairs) * 2 :]
+    return level[0] if level else None
+
+
+def any_of(conditions: Iterable[Column]) -> Column:
+    """Return the condition that any of the conditions holds; without any, none does."""
+    from pyspark.sql import functions as F
+
+    found = joined_in_pairs(conditions, lambda left, right: left | right)
+    return F.lit(False) if found is None else found
+
+
+def any_of_filters(conditions: Iterable[BooleanExpression]) -> BooleanExpression:
+    """Return pyiceberg's filter on rows for which any of the filters holds; without any, none does."""
+    from pyiceberg.expressions import AlwaysFalse, Or
+
+    found = joined_in_pairs(conditions, Or)
+    return AlwaysFalse() if found is None else found
+
+
+def union_by_name(first: DataFrame, *others: DataFrame) -> DataFrame:
+    """Return the rows of all DataFrames, which have the same columns, in any order."""
+    from pyspark.sql import DataFrame
+
+    found = joined_in_pairs([first, *others], DataFrame.unionByName)
+    assert found is not None
+    return found

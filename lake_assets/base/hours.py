@@ -1,6 +1,7 @@
 """Hours as whole numbers since 1970-01-01 00:00 UTC, as Iceberg's hour transform counts them, and their keys.
 
-An hour is half-open, [h, h+1); its key is Dagster's, `2026-01-01-05:00`.
+An hour is half-open, [h, h+1); its key is Dagster's, `2026-01-01-05:00`. At the end: moments as Kafka, Iceberg, the
+manifest and served tables store them, milliseconds since 1970-01-01 UTC.
 """
 
 from __future__ import annotations
@@ -167,3 +168,25 @@ def hour_text(hour: int, pattern: str) -> str:
     moment = hour_start(hour - cycles * _CYCLE)
     year = moment.year + cycles * _CYCLE_YEARS
     return moment.strftime(pattern.replace("%Y", f"{year:+05d}" if year else "0000"))
+
+
+_MILLISECOND = timedelta(milliseconds=1)
+
+
+def milliseconds(at: datetime) -> int:
+    """Return a moment in milliseconds since 1970; a fraction of a millisecond is cut off."""
+    return (at - _EPOCH) // _MILLISECOND
+
+
+def from_milliseconds(at: int) -> datetime:
+    """Return the moment, in UTC, of milliseconds since 1970; the first or last one that Python knows for one beyond."""
+    return moment_at(at * 1000)
+
+
+_FIRST = milliseconds(datetime.min.replace(tzinfo=UTC))
+_LAST = milliseconds(datetime.max.replace(tzinfo=UTC))
+
+
+def is_moment(at: int) -> bool:
+    """Return whether milliseconds since 1970 lie in the years 1 to 9999; a value in microseconds does not."""
+    return _FIRST <= at <= _LAST

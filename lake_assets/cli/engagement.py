@@ -152,7 +152,7 @@ def dashboard(
     port: Port = 0,
 ) -> None:
     """Write one HTML page of the metrics of LAKE, with filters and charts. Starts no Spark and changes nothing."""
-    from lake_assets.cli.shell.page_server import serve_page
+    from lake_assets.cli.page_server import serve_page
     from lake_assets.connections.addresses import dashboard_file, recorded_report
     from lake_assets.pages.dashboard import page_of_lake
     from lake_assets.pages.page import write

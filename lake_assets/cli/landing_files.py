@@ -122,7 +122,7 @@ def scrub(
     zones: Zones = None,
 ) -> None:
     """Erase the records of ID from all landed files of TOPIC, and those of all earlier requests."""
-    from lake_assets.base.timestamps import milliseconds
+    from lake_assets.base.hours import milliseconds
     from lake_assets.landing.manifest.shared_state import DeletionRequest, SharedState
     from lake_assets.landing.operations.scrub import remove_unscrubbed, scrub
 

@@ -1,101 +1,166 @@
-"""`lake`: all commands in the order of `lake --help`, and the entry point."""
+"""`lake`: all commands in the order of `lake --help`, and the entry point.
+
+The module of a command is imported when the command runs, or when all are listed.
+"""
 
 from __future__ import annotations
 
+import os
 import signal
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping
+from importlib import import_module
+from typing import Annotated, Any, Literal
 
 import typer
 from pydantic import ValidationError
+from typer.core import TyperGroup
 
 from lake_assets.base.extras import missing_extra
-from lake_assets.cli import columns, erasure, report, services, tables, targets
-from lake_assets.cli.checks.declarations import check
-from lake_assets.cli.checks.doctor import doctor
-from lake_assets.cli.checks.variables import shown_value, unknown_variables
-from lake_assets.cli.engagement import engagement
-from lake_assets.cli.landing import landing
-from lake_assets.cli.serving import serving
-from lake_assets.cli.session import session
-from lake_assets.cli.shell import backup
-from lake_assets.cli.shell.about import PROGRAM, completion, is_completing, options, prepare_completion
-from lake_assets.cli.shell.private import close_to_others
-from lake_assets.cli.shell.service import service
-from lake_assets.connections import remembered_tables
+from lake_assets.cli.start import close_to_others, refuse_unusable_home, shown_value, unknown_variables
 from lake_assets.errors.texts import ErrorText
 from lake_assets.pages.terminal import failures
-from lake_assets.settings import Settings, home_directory
+from lake_assets.settings import Settings, __version__, home_directory
+
+PROGRAM = "lake"
+COMPLETE_VARIABLE = "_LAKE_COMPLETE"
+"""Set by the script of `lake completion` when it asks for completions."""
 
 TERMINATED = 128 + signal.SIGTERM
 INTERRUPTED = 128 + signal.SIGINT
 """Exit codes of a command that a signal ended, as shells count them."""
 
+PANELS: Mapping[str, Mapping[str, str]] = {
+    "Services": {
+        "setup": "services:setup",
+        "up": "services:up",
+        "down": "services:down",
+        "status": "services:status",
+        "service": "services:service",
+        "doctor": "checks.doctor:doctor",
+        "backup": "backup:backup",
+        "restore": "backup:restore",
+        "demo": "report:demo",
+    },
+    "Tables": {
+        "init": "tables:init",
+        "check": "checks.declarations:check",
+        "migrate": "columns:migrate",
+        "new": "tables:new",
+        "land": "tables:land",
+        "complete": "tables:complete",
+        "inspect": "tables:inspect",
+        "maintain": "tables:maintain",
+        "report": "report:report",
+    },
+    "Sessions": {
+        "plan": "targets:plan",
+        "catch-up": "targets:catch_up",
+        "rebuild": "targets:rebuild",
+        "repair": "targets:repair",
+        "verify": "targets:verify",
+        "audit": "targets:audit",
+        "signal": "targets:signal",
+        "sessions": "targets:sessions",
+        "why": "targets:why",
+        "session": "session:session",
+    },
+    "Erasure": {
+        "erase": "erasure:erase",
+        "erasure": "erasure:erasure",
+    },
+    "Stages": {
+        "landing": "landing:landing",
+        "engagement": "engagement:engagement",
+        "serving": "serving:serving",
+    },
+}
+"""Panel of the help → command → module of this folder, and the function or the group of commands in it."""
+
+
+class _Commands(Mapping[str, Any]):
+    """Commands by name. The module of one is imported when it is asked for."""
+
+    def __init__(self, own: Mapping[str, Any]) -> None:
+        self._loaded = dict(own)
+        self._panels = {name: panel for panel, commands in PANELS.items() for name in commands}
+
+    def __getitem__(self, name: str) -> Any:
+        if name not in self._loaded:
+            panel = self._panels[name]
+            module, _, attribute = PANELS[panel][name].partition(":")
+            found = getattr(import_module(f"lake_assets.cli.{module}"), attribute)
+            one = typer.Typer()
+            if isinstance(found, typer.Typer):
+                one.add_typer(found, name=name, rich_help_panel=panel)
+            else:
+                one.command(name, rich_help_panel=panel)(found)
+            self._loaded[name] = typer.main.get_group(one).commands[name]
+        return self._loaded[name]
+
+    def __iter__(self) -> Iterator[str]:
+        yield from dict.fromkeys((*self._panels, *self._loaded))
+
+    def __len__(self) -> int:
+        return len(self._panels.keys() | self._loaded)
+
+
+class _Lake(TyperGroup):
+    def __init__(self, *, commands: Mapping[str, Any], **attributes: Any) -> None:
+        super().__init__(**attributes)
+        self.commands = _Commands(commands)  # type: ignore[assignment]
+
+
 app = typer.Typer(
+    cls=_Lake,
     help="Fact and dimension tables that stay correct when data arrives late.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
 )
 
-_SERVICES = "Services"
-app.command(rich_help_panel=_SERVICES)(services.setup)
-app.command(rich_help_panel=_SERVICES)(services.up)
-app.command(rich_help_panel=_SERVICES)(services.down)
-app.command(rich_help_panel=_SERVICES)(services.status)
-app.add_typer(service, name="service", rich_help_panel=_SERVICES)
-app.command(rich_help_panel=_SERVICES)(doctor)
-app.command(rich_help_panel=_SERVICES)(backup.backup)
-app.command(rich_help_panel=_SERVICES)(backup.restore)
-app.command(rich_help_panel=_SERVICES)(report.demo)
 
-_TABLES = "Tables"
-app.command(rich_help_panel=_TABLES)(tables.init)
-app.command(rich_help_panel=_TABLES)(check)
-app.command(rich_help_panel=_TABLES)(columns.migrate)
-app.command(rich_help_panel=_TABLES)(tables.new)
-app.command(rich_help_panel=_TABLES)(tables.land)
-app.command(rich_help_panel=_TABLES)(tables.complete)
-app.command(rich_help_panel=_TABLES)(tables.inspect)
-app.command(rich_help_panel=_TABLES)(tables.maintain)
-app.command(rich_help_panel=_TABLES)(report.report)
+def print_version(wanted: bool) -> None:
+    """Print the version and end the command, if it is wanted."""
+    if wanted:
+        typer.echo(f"lake-assets {__version__}")
+        raise typer.Exit
 
-_SESSIONS = "Sessions"
-app.command(rich_help_panel=_SESSIONS)(targets.plan)
-app.command("catch-up", rich_help_panel=_SESSIONS)(targets.catch_up)
-app.command(rich_help_panel=_SESSIONS)(targets.rebuild)
-app.command(rich_help_panel=_SESSIONS)(targets.repair)
-app.command(rich_help_panel=_SESSIONS)(targets.verify)
-app.command(rich_help_panel=_SESSIONS)(targets.audit)
-app.command(rich_help_panel=_SESSIONS)(targets.signal)
-app.command(rich_help_panel=_SESSIONS)(targets.sessions)
-app.command(rich_help_panel=_SESSIONS)(targets.why)
-app.add_typer(session, name="session", rich_help_panel=_SESSIONS)
 
-_ERASURE = "Erasure"
-app.command(rich_help_panel=_ERASURE)(erasure.erase)
-app.add_typer(erasure.erasure, name="erasure", rich_help_panel=_ERASURE)
+Version = Annotated[
+    bool, typer.Option("--version", is_eager=True, callback=print_version, help="Print the version and exit.")
+]
 
-_STAGES = "Stages"
-app.add_typer(landing, name="landing", rich_help_panel=_STAGES)
-app.add_typer(engagement, name="engagement", rich_help_panel=_STAGES)
-app.add_typer(serving, name="serving", rich_help_panel=_STAGES)
 
-app.callback()(options)
-app.command(rich_help_panel="Shell")(completion)
+@app.callback()
+def options(_version: Version = False) -> None:
+    """Fact and dimension tables that stay correct when data arrives late."""
+
+
+Shell = Annotated[Literal["bash", "zsh", "fish"], typer.Argument(metavar="SHELL", help="The shell: bash, zsh or fish.")]
+
+
+@app.command(rich_help_panel="Shell")
+def completion(shell: Shell) -> None:
+    """Print the script that completes `lake` in a shell, such as: source <(lake completion bash)."""
+    from typer.completion import get_completion_script  # type: ignore[attr-defined]
+
+    typer.echo(get_completion_script(prog_name=PROGRAM, complete_var=COMPLETE_VARIABLE, shell=shell))
 
 
 def main() -> None:
     """Run a command. An error is printed as two lines; a traceback goes to the log in the data directory."""
     # A terminated command cleans up as an interrupted one does: `lake up` leaves no half-started service behind.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(TERMINATED))
-    prepare_completion()
+    is_completing = COMPLETE_VARIABLE in os.environ  # a shell asks for completions
+    if is_completing:
+        from typer.completion import completion_init  # type: ignore[attr-defined]
+
+        completion_init()
     try:
         with failures.own_warnings():
-            if not is_completing() and sys.argv[1:2] != [doctor.__name__]:  # the doctor reports them itself
-                _warn_of_unknown_settings()
-                _keep_others_out()
-                _refuse_unusable_home(sys.argv[1:2])
+            if not is_completing and sys.argv[1:2] != ["doctor"]:  # the doctor reports them itself
+                _look_before_start()
             app(prog_name=PROGRAM)
     except KeyboardInterrupt:
         sys.exit(INTERRUPTED)
@@ -104,27 +169,14 @@ def main() -> None:
         sys.exit(1)
 
 
-def _refuse_unusable_home(command: Sequence[str]) -> None:
-    """Let no command work on a half restored data directory, or on that of a later version. command: its name, if any.
-
-    A restore continues what was interrupted, and services can always be stopped.
-    """
-    if command != [backup.restore.__name__]:
-        backup.refuse_half_restored(home_directory())
-    if command != [services.down.__name__]:
-        remembered_tables.check_version(home_directory())
-
-
-def _warn_of_unknown_settings() -> None:
+def _look_before_start() -> None:
     for unknown in unknown_variables():
         remedy = f"Did you mean {unknown.nearest}?" if unknown.nearest else "docs/settings.md lists all settings."
         failures.show_warning(ErrorText(f"{unknown.name} is set, but there is no such setting.", remedy))
-
-
-def _keep_others_out() -> None:
-    text = close_to_others(home_directory())
-    if text is not None:
-        failures.show_warning(text)
+    closed = close_to_others(home_directory())
+    if closed is not None:
+        failures.show_warning(closed)
+    refuse_unusable_home(home_directory(), sys.argv[1:2])
 
 
 def _show(error: Exception) -> None:
@@ -132,18 +184,14 @@ def _show(error: Exception) -> None:
     if missing is not None:
         typer.echo(f"Error: {missing}", err=True)
     elif isinstance(error, ValidationError) and error.title == Settings.__name__:
-        _show_invalid_settings(error)
+        for problem in error.errors():
+            name = f"LAKE_{'_'.join(map(str, problem['loc'])).upper()}"
+            shown = shown_value(str(problem["loc"][0]), problem["input"])
+            remedy = "Correct it in the environment or in lake.env; docs/settings.md says what it may be."
+            text = ErrorText(f"{name} is {shown}: {problem['msg']}.", remedy)
+            typer.echo(f"Error: {text}", err=True)
     else:
         failures.show_error(error, home_directory())
-
-
-def _show_invalid_settings(error: ValidationError) -> None:
-    for problem in error.errors():
-        name = f"LAKE_{'_'.join(map(str, problem['loc'])).upper()}"
-        shown = shown_value(str(problem["loc"][0]), problem["input"])
-        remedy = "Correct it in the environment or in lake.env; docs/settings.md says what it may be."
-        text = ErrorText(f"{name} is {shown}: {problem['msg']}.", remedy)
-        typer.echo(f"Error: {text}", err=True)
 
 
 if __name__ == "__main__":

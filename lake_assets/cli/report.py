@@ -73,7 +73,7 @@ def _show_target_problems(findings: Sequence[Finding]) -> None:
 
 def _read() -> _Report:
     from lake_assets.cli.checks.doctor import diagnose
-    from lake_assets.connections.clients.sql_catalog import one_look
+    from lake_assets.connections.sql_catalog import one_look
     from lake_assets.incremental.operations.overview import overview
     from lake_assets.pages.data_path.collect import data_path
     from lake_assets.pages.verdict import verdict
@@ -88,7 +88,7 @@ def _read() -> _Report:
 
 def _serve(port: int) -> None:
     """Serve the page until the process is interrupted or terminated."""
-    from lake_assets.cli.shell.page_server import serve_page
+    from lake_assets.cli.page_server import serve_page
     from lake_assets.connections.addresses import recorded_report
 
     serve_page(

@@ -1,4 +1,4 @@
 """Connections to services: where they listen and how clients are configured. Catalog, Spark, Kafka, ZooKeeper.
 
-May import `base`, `errors`, `passed_properties` and `settings`.
+May import `base`, `errors` and `settings`.
 """

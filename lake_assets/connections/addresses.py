@@ -1,22 +1,27 @@
-"""The services that run for a data directory, from its `run/` folder: `services.json` and pid files. Starts nothing.
+"""The services of a data directory: which run, where they listen, and with which secrets one logs in. Starts nothing.
 
-A record counts only while its process lives, because pids are reused, after a reboot at the latest.
+They are read from its `run/` folder: `services.json` and pid files. A record counts only while its process lives,
+because pids are reused, after a reboot at the latest. A process of another user of the machine can connect to loopback;
+it does not know the secrets, for only the owner can enter the data directory.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import secrets
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from tempfile import NamedTemporaryFile
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from lake_assets.connections.own_secrets import spark_address
-from lake_assets.errors import ServiceError
+from lake_assets.errors import ConfigurationError, ServiceError
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     import psutil
 
     from lake_assets.settings import Settings
@@ -26,6 +31,9 @@ OWNER_VARIABLE = "LAKE_KEPT_FOR"
 
 LOOPBACK = "127.0.0.1"
 """Where services and pages of one machine listen: no other machine reaches them."""
+
+RESTORING_FOLDER = "restoring"
+"""In a data directory while `lake restore` fills it."""
 
 SERVICES_FILE = "services.json"
 PORTS_FILE = "ports.json"
@@ -240,3 +248,128 @@ def _belongs_to(home: Path, process: psutil.Process) -> bool:
 
     owner = process.environ().get(OWNER_VARIABLE)
     return owner == str(home) and process.status() != psutil.STATUS_ZOMBIE
+
+
+SPARK_TOKEN = "spark.token"
+KAFKA_PASSWORD = "kafka.password"
+ZOOKEEPER_PASSWORD = "zookeeper.password"
+USER = "lake"
+"""The name that belongs to the passwords of Kafka and ZooKeeper."""
+
+SECRET_BYTES = 32
+OWNER_ONLY = 0o700
+
+
+def make_private(home: Path) -> None:
+    """Create a data directory that only its owner can enter, if there is none. Raises `OSError`."""
+    if not home.exists():
+        if not home.parent.exists():
+            home.parent.mkdir(parents=True, exist_ok=True)
+        home.mkdir(mode=OWNER_ONLY, exist_ok=True)
+
+
+def spark_token(home: Path) -> str | None:
+    """Return the token that the local Spark Connect server requires; None if it was started by a version without."""
+    return _read(home / SPARK_TOKEN)
+
+
+def create_spark_token(home: Path) -> None:
+    """Generate the token of the local Spark Connect server, if there is none."""
+    _create(home / SPARK_TOKEN)
+
+
+def create_secrets(home: Path, *, login: bool) -> None:
+    """Generate the secrets of the services that are about to start.
+
+    Args:
+        home: The data directory.
+        login: Whether Kafka and ZooKeeper require a login. If not, Kafka's password is removed. ZooKeeper's stays until
+            its nodes are open to all again.
+    """
+    create_spark_token(home)
+    if login:
+        _create(home / KAFKA_PASSWORD)
+        _create(home / ZOOKEEPER_PASSWORD)
+    else:
+        (home / KAFKA_PASSWORD).unlink(missing_ok=True)
+
+
+def kafka_password(home: Path) -> str | None:
+    """Return the password that the local Kafka requires; None if it requires none."""
+    return _read(home / KAFKA_PASSWORD)
+
+
+def zookeeper_password(home: Path) -> str | None:
+    """Return the password to which the nodes of the local ZooKeeper are open; None if they are open to all."""
+    return _read(home / ZOOKEEPER_PASSWORD)
+
+
+def spark_address(home: Path, port: int | None) -> str:
+    """Return the address of the local Spark Connect server, with its token if there is one.
+
+    pyspark sends a token without TLS only to the host `localhost`.
+    """
+    token = spark_token(home)
+    return f"sc://localhost:{port}/;token={token}" if token else f"sc://127.0.0.1:{port}"
+
+
+def _read(file: Path) -> str | None:
+    try:
+        return file.read_text() or None
+    except FileNotFoundError:
+        return None
+
+
+def _create(file: Path) -> None:
+    """Create a file with a secret; after a crash, or with concurrent calls, it is complete."""
+    if file.exists():
+        return
+    make_private(file.parent)
+    with NamedTemporaryFile("w", dir=file.parent, prefix=f"{file.name}.") as draft:  # only its owner can read it
+        draft.write(secrets.token_urlsafe(SECRET_BYTES))
+        draft.flush()
+        with suppress(FileExistsError):  # another process created it first
+            os.link(draft.name, file)
+
+
+class Login(NamedTuple):
+    """A name and a password."""
+
+    user: str
+    password: str
+
+
+def kafka_login(home: Path) -> dict[str, str]:
+    """Return the properties with which clients log in to the local broker; none if it requires no login."""
+    password = kafka_password(home)
+    if password is None:
+        return {}
+    return {
+        "security.protocol": "SASL_PLAINTEXT",
+        "sasl.mechanism": "PLAIN",
+        "sasl.username": USER,
+        "sasl.password": password,
+    }
+
+
+def zookeeper_login(settings: Settings, hosts: str) -> Login | None:
+    """Return the login of clients of an ensemble; None if it needs none.
+
+    Args:
+        settings: Of the process.
+        hosts: Of the ensemble: `host:port,...`.
+
+    Raises:
+        ConfigurationError: The login in the settings is not `name:password`. The message does not contain it.
+    """
+    if is_own_address(settings.home, "zookeeper", hosts):
+        password = zookeeper_password(settings.home)
+        return None if password is None else Login(USER, password)
+    if hosts != settings.zookeeper or settings.zookeeper_auth is None:
+        return None
+    user, separator, password = settings.zookeeper_auth.get_secret_value().partition(":")
+    if not (user and separator and password):
+        raise ConfigurationError(
+            "LAKE_ZOOKEEPER_AUTH is not a name and a password.", remedy="Write it as name:password."
+        )
+    return Login(user, password)

@@ -2,24 +2,32 @@
 
 Both commit to the same rows. On one machine these are in one SQLite file, so each waits for the other's lock instead of
 failing. A REST or PostgreSQL catalog needs no other change than `LAKE_CATALOG_URI`.
+
+The properties of the catalog and its files have the names of Iceberg's own pages, such as `s3.endpoint`. Where
+pyiceberg and Spark differ, a property is given once, under either name, and each client gets the one that it reads.
+
+The data directory remembers the tables of its catalog, so that a lost catalog is not taken for a new one.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable, Mapping
+import gzip
+import json
+import re
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from contextlib import suppress
+from dataclasses import asdict, dataclass
 from functools import cache, partial
 from pathlib import Path
-from typing import TYPE_CHECKING
-from urllib.parse import unquote, urlsplit
+from typing import TYPE_CHECKING, Any
+from urllib.parse import parse_qsl, unquote, urlsplit
+from uuid import uuid4
 
-from lake_assets.connections import remembered_tables, table_folders
-from lake_assets.connections.clients.catalog_properties import pyiceberg_properties, spark_properties
-from lake_assets.connections.clients.postgresql import jdbc_properties, python_address, safe_address
-from lake_assets.connections.own_secrets import make_private
-from lake_assets.errors import CatalogLost, ConfigurationError, ServiceError
+from lake_assets.connections.addresses import make_private
+from lake_assets.errors import CatalogLost, ConfigurationError, ServiceError, StoredByNewerVersion
 from lake_assets.errors.infrastructure import recognise
 from lake_assets.errors.texts import chain_text
+from lake_assets.settings import CATALOG, __version__
 
 if TYPE_CHECKING:
     from pyiceberg.catalog import Catalog
@@ -60,7 +68,7 @@ def open_catalog(settings: Settings) -> Catalog:
         CatalogLost: It has no tables, but the data directory had some.
         StoredByNewerVersion: A later version has written the data directory.
     """
-    remembered_tables.check_version(settings.home)
+    check_version(settings.home)
     catalog = connect(settings)
     try:
         present = table_names(catalog)
@@ -82,7 +90,7 @@ def connect(settings: Settings) -> Catalog:
     """
     from pyiceberg.catalog import load_catalog
 
-    from lake_assets.connections.clients.sql_catalog import reading_once
+    from lake_assets.connections.sql_catalog import reading_once
 
     address = settings.catalog_address
     kind = _kind(address)
@@ -144,10 +152,10 @@ def table_names(catalog: Catalog) -> frozenset[str]:
 
 def lost_tables(settings: Settings) -> frozenset[str]:
     """Return the tables that a data directory had, according to what it remembers and to its warehouse."""
-    remembered = remembered_tables.read(settings.home)
+    remembered = read_remembered(settings.home)
     names = set(remembered.tables) if remembered else set()
-    for name, folder in table_folders.local_tables(settings.warehouse_address).items():
-        if table_folders.has_snapshots(folder):
+    for name, folder in local_tables(settings.warehouse_address).items():
+        if has_snapshots(folder):
             names.add(name)
     return frozenset(names)
 
@@ -162,7 +170,7 @@ def remember_tables(catalog: Catalog, present: Iterable[str], settings: Settings
     """
     from pyiceberg.exceptions import NoSuchTableError, ValidationError
 
-    remembered = remembered_tables.read(settings.home)
+    remembered = read_remembered(settings.home)
     known = remembered.tables if remembered else {}
     locations = {}
     for name in sorted(set(present).difference(known)):
@@ -170,7 +178,7 @@ def remember_tables(catalog: Catalog, present: Iterable[str], settings: Settings
         with suppress(NoSuchTableError, ValidationError, OSError, ValueError):
             locations[name] = catalog.load_table(name).location()
     if locations:
-        remembered_tables.remember(settings.home, safe_address(settings.catalog_address), locations)
+        add_remembered(settings.home, safe_address(settings.catalog_address), locations)
 
 
 def _check_not_lost(catalog: Catalog, settings: Settings) -> None:
@@ -178,7 +186,7 @@ def _check_not_lost(catalog: Catalog, settings: Settings) -> None:
     # Another process may have created the tables meanwhile.
     if not had or table_names(catalog):
         return
-    remembered = remembered_tables.read(settings.home)
+    remembered = read_remembered(settings.home)
     raise CatalogLost(
         safe_address(settings.catalog_address),
         home=settings.home,
@@ -190,10 +198,20 @@ def _check_not_lost(catalog: Catalog, settings: Settings) -> None:
 def spark_catalog_conf(settings: Settings) -> dict[str, str]:
     """Return the catalog as Spark configuration."""
     prefix = f"spark.sql.catalog.{NAME}"
-    is_rest = _kind(settings.catalog_address) == "http"
+    address = settings.catalog_address
+    kind = _kind(address)
+    # V1 is the schema that pyiceberg creates, too; with V0, Java would not find its tables.
+    opened = {"type": "rest", "uri": address} if kind == "http" else {"type": "jdbc", "jdbc.schema-version": "V1"}
+    if kind == "postgresql":
+        opened |= jdbc_properties(address)
+    if kind == "sqlite":
+        opened["uri"] = f"jdbc:sqlite:{_file_with_folder(address)}"
+        opened["jdbc.busy_timeout"] = str(LOCK_SECONDS * 1000)
+        # One connection: SQLite has one writer anyway, and every Spark Connect session opens a pool of its own.
+        opened["clients"] = "1"
     properties = {
-        **spark_properties(settings, chooses_io=is_rest),
-        **_spark_address(settings),
+        **spark_properties(settings, chooses_io=kind == "http"),
+        **opened,
         "warehouse": settings.warehouse_address,
         "cache-enabled": "false",  # with its cache, Spark would read a stale head after a commit of pyiceberg
     }
@@ -252,31 +270,10 @@ def ask_catalog(settings: Settings) -> Callable[[], Hashable] | None:
 def _locations(catalog: Catalog) -> Mapping[str, str | None]:
     from pyiceberg.catalog.sql import SqlCatalog
 
-    from lake_assets.connections.clients.sql_catalog import locations_in
+    from lake_assets.connections.sql_catalog import locations_in
 
     assert isinstance(catalog, SqlCatalog)
     return locations_in(catalog)
-
-
-def _spark_address(settings: Settings) -> dict[str, str]:
-    address = settings.catalog_address
-    kind = _kind(address)
-    if kind == "http":
-        return {"type": "rest", "uri": address}
-    # V1 is the schema that pyiceberg creates, too; with V0, Java would not find its tables.
-    jdbc = {"type": "jdbc", "jdbc.schema-version": "V1"}
-    if kind == "sqlite":
-        return {**jdbc, **_sqlite_address(address)}
-    return {**jdbc, **jdbc_properties(address)}
-
-
-def _sqlite_address(address: str) -> dict[str, str]:
-    return {
-        "uri": f"jdbc:sqlite:{_file_with_folder(address)}",
-        "jdbc.busy_timeout": str(LOCK_SECONDS * 1000),
-        # One connection: SQLite has one writer anyway, and every Spark Connect session opens a pool of its own.
-        "clients": "1",
-    }
 
 
 def _kind(address: str) -> str:
@@ -330,3 +327,327 @@ def _open_again(load: Callable[[], Catalog]) -> Catalog:
         with suppress(DBAPIError):
             return load()
     return load()
+
+
+ENDPOINT = "s3.endpoint"
+PATH_STYLE = "s3.path-style-access"
+"""Spark's name: whether the bucket is in the path of an address, and not in its host name."""
+
+VIRTUAL_HOSTS = "s3.force-virtual-addressing"
+"""The opposite, as pyiceberg names it."""
+
+REGION_OF_PYICEBERG = "s3.region"
+REGION_OF_SPARK = "client.region"
+DEFAULT_REGION = "us-east-1"
+"""The region of S3 servers other than Amazon's. Without one, pyiceberg asks Amazon where the bucket is."""
+
+S3_SCHEMES = ("s3", "s3a", "s3n")
+S3_OF_SPARK = {"io-impl": "org.apache.iceberg.aws.s3.S3FileIO"}
+
+S3_OF_PYICEBERG = {"py-io-impl": "lake_assets.connections.small_uploads.SmallUploadsIO"}
+
+PATIENCE_OF_SPARK = {"s3.retry.num-retries": "3", "s3.retry.min-wait-ms": "500", "s3.retry.max-wait-ms": "5000"}
+PATIENCE_OF_PYICEBERG = {"s3.connect-timeout": "5", "s3.request-timeout": "30"}
+"""Defaults: with their own, Spark takes minutes until it reports that a server cannot be reached."""
+
+OWN = {
+    "cache-enabled": "Spark always reads the present head of a table.",
+    "catalog-impl": "Set LAKE_CATALOG_URI: its scheme says which catalog it is.",
+    "jdbc.schema-version": "Spark and pyiceberg share version V1.",
+    "type": "Set LAKE_CATALOG_URI: its scheme says which catalog it is.",
+    "uri": "Set LAKE_CATALOG_URI.",
+    "warehouse": "Set LAKE_WAREHOUSE.",
+}
+"""Properties that the engine sets itself → what to do instead."""
+
+
+def is_on_s3(settings: Settings) -> bool:
+    """Return whether the warehouse is on S3."""
+    return urlsplit(settings.warehouse_address).scheme in S3_SCHEMES
+
+
+def given_properties(settings: Settings) -> dict[str, str]:
+    """Return the properties that the settings pass on, in plain text.
+
+    Raises:
+        ConfigurationError: One of them is set by the engine itself.
+    """
+    found = {}
+    for name, value in settings.catalog_properties.items():
+        if name in OWN:
+            raise ConfigurationError(
+                f"{CATALOG.variable_of(name)} sets {name}, which the engine sets itself.",
+                remedy=f"Remove it. {OWN[name]}",
+            )
+        found[name] = value.get_secret_value()
+    return found
+
+
+def pyiceberg_properties(settings: Settings, *, chooses_io: bool) -> dict[str, str]:
+    """Return the properties that pyiceberg gets in addition to the type, the address and the warehouse.
+
+    Args:
+        settings: The settings.
+        chooses_io: Whether the catalog itself chooses how files are read, as a REST catalog does.
+    """
+    found = given_properties(settings)
+    region = _region(found)
+    if region is not None:
+        found.setdefault(REGION_OF_PYICEBERG, region)
+    path_style = _path_style(found)
+    if path_style is not None:
+        found[VIRTUAL_HOSTS] = _text(not path_style)
+    if not is_on_s3(settings):
+        return found
+    return {**({} if chooses_io else S3_OF_PYICEBERG), **PATIENCE_OF_PYICEBERG, **found}
+
+
+def spark_properties(settings: Settings, *, chooses_io: bool) -> dict[str, str]:
+    """Return the properties that Spark's catalog gets in addition to the type, the address and the warehouse.
+
+    Args:
+        settings: The settings.
+        chooses_io: Whether the catalog itself chooses how files are read, as a REST catalog does.
+    """
+    found = given_properties(settings)
+    region = _region(found)
+    if region is not None:
+        found.setdefault(REGION_OF_SPARK, region)
+    path_style = _path_style(found)
+    if path_style is not None:
+        found[PATH_STYLE] = _text(path_style)
+    if chooses_io or not is_on_s3(settings):
+        return found
+    return {**S3_OF_SPARK, **PATIENCE_OF_SPARK, **found}
+
+
+def _region(given: Mapping[str, str]) -> str | None:
+    default = DEFAULT_REGION if ENDPOINT in given else None
+    return given.get(REGION_OF_SPARK) or given.get(REGION_OF_PYICEBERG) or default
+
+
+def _path_style(given: Mapping[str, str]) -> bool | None:
+    """Return whether buckets are in the path; None to leave it to the clients, which then agree."""
+    if PATH_STYLE in given:
+        return _is_true(given[PATH_STYLE])
+    if VIRTUAL_HOSTS in given:
+        return not _is_true(given[VIRTUAL_HOSTS])
+    return True if ENDPOINT in given else None
+
+
+def _is_true(text: str) -> bool:
+    return text.strip().lower() == "true"
+
+
+def _text(value: bool) -> str:
+    return str(value).lower()
+
+
+PYTHON_DRIVER = "postgresql+psycopg2"
+HOST = "host"
+PORT = "port"
+
+_SECRET_PARAMETER = re.compile(r"([?&]\w*(?:password|secret|token)\w*=)[^&]*", re.IGNORECASE)
+
+
+def jdbc_properties(address: str) -> dict[str, str]:
+    """Return a PostgreSQL address as properties of Iceberg's JDBC catalog.
+
+    The address that Java's errors show has no parameters: each is a property of its own, passwords among them.
+
+    Raises:
+        ConfigurationError: The address names no host, but a socket, which Java cannot connect to.
+    """
+    parts = urlsplit(address)
+    parameters = dict(parse_qsl(parts.query, keep_blank_values=True))
+    login = {"user": parts.username, "password": parts.password}
+    parameters.update({name: unquote(value) for name, value in login.items() if value})
+    server = _server(address, parts.hostname or parameters.pop(HOST, ""), parts.port or parameters.pop(PORT, None))
+    named = {f"jdbc.{name}": value for name, value in parameters.items()}
+    return {"uri": f"jdbc:postgresql://{server}{parts.path}", **named}
+
+
+def python_address(address: str) -> str:
+    """Return a PostgreSQL address with the driver that is installed; without one, SQLAlchemy looks for another."""
+    scheme, separator, rest = address.partition("://")
+    return address if "+" in scheme else f"{PYTHON_DRIVER}{separator}{rest}"
+
+
+def _server(address: str, host: str, port: int | str | None) -> str:
+    if not host or host.startswith("/"):
+        raise ConfigurationError(
+            f"LAKE_CATALOG_URI is {safe_address(address)!r}, which names no host; Spark cannot connect to a socket.",
+            remedy="Name the host and the port: postgresql+psycopg2://user:password@localhost:5432/database.",
+        )
+    return f"{host}:{port}" if port else host
+
+
+def safe_address(address: str) -> str:
+    """Return the address of a database without its passwords."""
+    password = urlsplit(address).password
+    without = address.replace(f":{password}@", ":***@") if password else address
+    return _SECRET_PARAMETER.sub(r"\1***", without)
+
+
+TABLES_FILE = "tables.json"
+"""In the data directory: the tables that its catalog has had, and where they are.
+
+It is stored outside the catalog, so it shows that a catalog was lost. A data directory of an earlier version has no
+such file: the first process that opens its catalog writes one. A table that is dropped stays in it.
+"""
+
+TABLES_FORMAT = 1
+"""That of the data directory: a version that changes how state is stored raises it, so that earlier versions refuse the
+directory. A version reads all formats up to its own."""
+
+
+@dataclass(frozen=True)
+class RememberedTables:
+    """The content of `tables.json`.
+
+    Attributes:
+        catalog: Address of the catalog that had the tables, without a password.
+        tables: Table → location.
+    """
+
+    catalog: str
+    tables: Mapping[str, str]
+
+
+def read_remembered(home: Path) -> RememberedTables | None:
+    """Return the tables that a data directory remembers; None if the file is missing or damaged.
+
+    Raises:
+        StoredByNewerVersion: A later version has written the file.
+    """
+    try:
+        return parse_remembered((home / TABLES_FILE).read_text(), home)
+    except (OSError, ValueError):
+        return None
+
+
+def check_version(home: Path) -> None:
+    """Refuse a data directory of a later version.
+
+    Raises:
+        StoredByNewerVersion: It is one.
+    """
+    read_remembered(home)
+
+
+def parse_remembered(text: str, home: Path) -> RememberedTables:
+    """Return the content of the file.
+
+    Args:
+        text: The text of the file.
+        home: The data directory, for messages.
+
+    Raises:
+        StoredByNewerVersion: A later version has written the file.
+        ValueError: The file is damaged.
+    """
+    content: Any = json.loads(text)
+    found = content.get("format") if isinstance(content, dict) else None
+    if not isinstance(found, int):
+        raise ValueError("it names no format")
+    if found > TABLES_FORMAT:
+        written_by = content.get("written_by")
+        raise StoredByNewerVersion(
+            f"The data directory {home}", found=found, readable=TABLES_FORMAT, written_by=written_by
+        )
+    tables = content.get("tables")
+    if not isinstance(tables, dict):
+        raise ValueError("it names no tables")
+    return RememberedTables(str(content.get("catalog")), tables)
+
+
+def add_remembered(home: Path, catalog: str, locations: Mapping[str, str]) -> None:
+    """Add tables to the file, or replace their locations.
+
+    If two processes write at once, one of them is lost, and the next process that opens the catalog adds it again.
+
+    Args:
+        home: The data directory.
+        catalog: Address of the catalog, without a password.
+        locations: Table → location.
+    """
+    before = read_remembered(home)
+    known = before.tables if before else {}
+    with suppress(OSError):  # a directory that cannot be written to can still be read
+        _write_remembered(home, RememberedTables(catalog, {**known, **locations}))
+
+
+def forget_tables(home: Path, names: Iterable[str]) -> None:
+    """Remove tables from the file."""
+    before = read_remembered(home)
+    if before is None:
+        return
+    dropped = set(names)
+    kept = {name: location for name, location in before.tables.items() if name not in dropped}
+    _write_remembered(home, RememberedTables(before.catalog, kept))
+
+
+def _write_remembered(home: Path, content: RememberedTables) -> None:
+    """Replace the file in one step."""
+    file = home / TABLES_FILE
+    make_private(home)  # with catalog and warehouse elsewhere, nothing else may have made it
+    partial = file.with_suffix(f".{uuid4().hex}")
+    ordered = {**asdict(content), "tables": dict(sorted(content.tables.items()))}
+    partial.write_text(json.dumps({"format": TABLES_FORMAT, "written_by": __version__, **ordered}, indent=1))
+    partial.replace(file)
+
+
+# The folders of tables in a local warehouse, found without a catalog. A warehouse in an object store is not searched:
+# listing all of it may take long.
+
+METADATA_FOLDER = "metadata"
+METADATA_SUFFIX = ".metadata.json"
+_HIVE_SUFFIX = ".db"
+"""Some writers call the folder of a namespace `name.db`."""
+
+
+def local_tables(warehouse: str) -> dict[str, Path]:
+    """Return the tables of a warehouse by the names of their folders; none if it is not on this machine.
+
+    Returns:
+        `namespace.name` → the table's folder.
+    """
+    root = _local_path(warehouse)
+    found: dict[str, Path] = {}
+    if root is None:
+        return found
+    for metadata in sorted(root.glob(f"*/*/{METADATA_FOLDER}")):
+        folder = metadata.parent
+        if any(metadata.glob(f"*{METADATA_SUFFIX}")):
+            namespace = folder.parent.name.removesuffix(_HIVE_SUFFIX)
+            found[f"{namespace}.{folder.name}"] = folder
+    return found
+
+
+def has_snapshots(folder: Path) -> bool:
+    """Return whether any metadata file of a table has a snapshot: an empty table has nothing to lose."""
+    return any(content.get("snapshots") for content in _metadata(folder))
+
+
+def _metadata(folder: Path) -> Iterator[dict[str, Any]]:
+    """Yield the metadata files of a table, those with the highest version first, without damaged ones."""
+    for file in sorted((folder / METADATA_FOLDER).glob(f"*{METADATA_SUFFIX}"), reverse=True):
+        try:
+            content = json.loads(_metadata_text(file))
+        except (OSError, EOFError, ValueError):
+            continue
+        if isinstance(content, dict):
+            yield content
+
+
+def _metadata_text(file: Path) -> str:
+    stored = file.read_bytes()
+    is_compressed = file.name.endswith(f".gz{METADATA_SUFFIX}")
+    return (gzip.decompress(stored) if is_compressed else stored).decode()
+
+
+def _local_path(warehouse: str) -> Path | None:
+    parts = urlsplit(warehouse)
+    if parts.scheme not in ("", "file"):
+        return None
+    return Path(unquote(parts.path))

@@ -16,7 +16,7 @@ from kazoo.handlers.threading import KazooTimeoutError
 from kazoo.retry import KazooRetry
 from kazoo.security import ACL, OPEN_ACL_UNSAFE, make_digest_acl
 
-from lake_assets.connections.clients.own_login import Login, zookeeper_login
+from lake_assets.connections.addresses import Login, zookeeper_login
 from lake_assets.errors import ServiceError
 from lake_assets.errors.infrastructure import recognise
 from lake_assets.errors.texts import chain_text, first_line

@@ -7,8 +7,8 @@ import shutil
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from lake_assets.connections import remembered_tables
-from lake_assets.connections.own_secrets import make_private
+from lake_assets.connections.addresses import make_private
+from lake_assets.connections.catalog import TABLES_FILE
 from lake_assets.errors import UsageError
 from lake_assets.services import lifecycle
 from lake_assets.settings import settings
@@ -98,6 +98,6 @@ def _write_settings(found: Settings, patience: int, more: Mapping[str, str]) -> 
 def _clear(found: Settings) -> None:
     for name in CLEARED_FOLDERS:
         shutil.rmtree(found.home / name, ignore_errors=True)
-    for pattern in ("catalog.db*", "landing.db*", "*.html", remembered_tables.FILE):
+    for pattern in ("catalog.db*", "landing.db*", "*.html", TABLES_FILE):
         for file in found.home.glob(pattern):
             file.unlink()

@@ -92,19 +92,21 @@ from lake_assets.errors.engagement import (
     StreamError,
     TopicReplaced,
 )
-from lake_assets.errors.functions import AuditBroken, FunctionFailed, RowsFailed
 from lake_assets.errors.incremental import (
+    AuditBroken,
     AuditFailed,
     ColumnMismatch,
     ColumnNameTaken,
     ColumnUnreadable,
     FilesMisread,
+    FunctionFailed,
     HistoryCut,
     HoursHeld,
     InvalidCompleteThrough,
     InvalidHourKey,
     NotAsPlanned,
     PublishConflict,
+    RowsFailed,
     RowsUnread,
     SessionError,
     SourceError,

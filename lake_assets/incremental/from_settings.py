@@ -5,6 +5,7 @@ Commands, the demo and Dagster's definitions start here.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
@@ -15,13 +16,11 @@ from lake_assets.errors import ConfigurationError, LakeError
 from lake_assets.errors.texts import first_line, text_of
 from lake_assets.incremental.declaration import Pipeline, merge
 from lake_assets.incremental.engine.user_code import user_line
-from lake_assets.incremental.operations.freshness import with_default_max_delay
-from lake_assets.incremental.operations.maintain import Policy
-from lake_assets.pipeline_names import is_folder, pipeline_names
+from lake_assets.settings import is_folder, pipeline_names
 
 if TYPE_CHECKING:
     from lake_assets.incremental.engine.engine import Engine
-    from lake_assets.incremental.operations.maintain import Maintainer
+    from lake_assets.incremental.operations.maintain import Maintainer, Policy
     from lake_assets.settings import Settings
 
 
@@ -49,10 +48,13 @@ def open_folder_pipeline(settings: Settings, folder: Path) -> Pipeline:
 
 def with_delay_of(settings: Settings, pipeline: Pipeline) -> Pipeline:
     """Return a pipeline whose targets have the default max_delay of the settings, if there is one."""
-    max_delay = None
-    if settings.max_delay_minutes is not None:
-        max_delay = timedelta(minutes=settings.max_delay_minutes)
-    return with_default_max_delay(pipeline, max_delay)
+    if settings.max_delay_minutes is None:
+        return pipeline
+    max_delay = timedelta(minutes=settings.max_delay_minutes)
+    targets = [
+        target if target.max_delay is not None else replace(target, max_delay=max_delay) for target in pipeline.targets
+    ]
+    return replace(pipeline, targets=tuple(targets))
 
 
 def _load_pipeline(name: str, start: str) -> Pipeline:
@@ -84,6 +86,8 @@ def _load_pipeline(name: str, start: str) -> Pipeline:
 
 def maintenance_policy(settings: Settings) -> Policy:
     """Return how long maintenance keeps snapshots and orphan files."""
+    from lake_assets.incremental.operations.maintain import Policy
+
     return Policy(
         retain=timedelta(hours=settings.retain_hours),
         newest=settings.keep_snapshots,

@@ -9,8 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from lake_assets.connections.clients.own_login import kafka_login
-from lake_assets.connections.own_secrets import USER, kafka_password
+from lake_assets.connections.addresses import USER, kafka_login, kafka_password
 from lake_assets.services.service import Check, Service, free_port, java
 
 if TYPE_CHECKING:

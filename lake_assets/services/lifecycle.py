@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from lake_assets.connections import addresses
-from lake_assets.connections.own_secrets import create_secrets
+from lake_assets.connections.addresses import create_secrets
 from lake_assets.errors import ServiceError
 from lake_assets.services import dagster_services, stack, supervisor
 from lake_assets.services.memory.machine import choose_runs, memory_bytes

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from lake_assets.connections.own_secrets import spark_token
+from lake_assets.connections.addresses import spark_token
 from lake_assets.connections.spark import jvm_conf, spark_environment, spark_home
 from lake_assets.services.service import Service, accepts
 

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from lake_assets.base.extras import installed
-from lake_assets.connections.own_secrets import create_spark_token, spark_address
+from lake_assets.connections.addresses import create_spark_token, spark_address
 from lake_assets.services.dagster_services import code_server, daemon, webserver
 from lake_assets.services.kafka import kafka
 from lake_assets.services.landing.processes import landing_processes

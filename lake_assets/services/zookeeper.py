@@ -7,8 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from lake_assets.connections.clients.own_login import Login
-from lake_assets.connections.own_secrets import USER, ZOOKEEPER_PASSWORD, zookeeper_password
+from lake_assets.connections.addresses import USER, ZOOKEEPER_PASSWORD, Login, zookeeper_password
 from lake_assets.connections.spark import spark_home
 from lake_assets.services.service import CONNECT_SECONDS, Check, Service, free_port, java
 

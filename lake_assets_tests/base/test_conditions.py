@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
-from lake_assets.base.conditions import any_of, any_of_filters, joined_in_pairs, union_by_name
+from lake_assets.base.columns import any_of, any_of_filters, joined_in_pairs, union_by_name
 from lake_assets.base.time_filters import MAX_RUNS, hours_condition, replaced_hours, widened
 
 MANY = 5_000

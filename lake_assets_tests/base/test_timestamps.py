@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from datetime import UTC, datetime
 
-from lake_assets.base.timestamps import is_moment, milliseconds, moment
+from lake_assets.base.hours import from_milliseconds, is_moment, milliseconds
 
 
 def test_a_moment_is_stored_in_milliseconds_and_its_fraction_is_cut_off() -> None:
     at = datetime(2026, 1, 1, 0, 0, 0, 1_999, UTC)
     assert milliseconds(at) == 1_767_225_600_001
-    assert moment(1_767_225_600_001) == datetime(2026, 1, 1, 0, 0, 0, 1_000, UTC)
+    assert from_milliseconds(1_767_225_600_001) == datetime(2026, 1, 1, 0, 0, 0, 1_000, UTC)
 
 
 def test_a_moment_lies_in_the_years_1_to_9999() -> None:

@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 from typer.testing import CliRunner
 
-from lake_assets.base.timestamps import milliseconds
+from lake_assets.base.hours import milliseconds
 from lake_assets.cli.main import app
 from lake_assets.errors import ErasureStopped
 from lake_assets.incremental.engine.engine import utc_now

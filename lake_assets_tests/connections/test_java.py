@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from lake_assets.connections.java import explain_java
+from lake_assets.connections.spark import explain_java
 
 INSTALL = "  → Install Java 17 or 21 (such as openjdk-17-jre-headless), or set JAVA_HOME to one."
 OPENS = """

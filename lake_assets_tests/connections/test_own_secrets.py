@@ -11,7 +11,7 @@ from urllib.parse import SplitResult, urlsplit
 import grpc
 import pytest
 
-from lake_assets.connections.own_secrets import SPARK_TOKEN, create_spark_token, spark_address, spark_token
+from lake_assets.connections.addresses import SPARK_TOKEN, create_spark_token, spark_address, spark_token
 from lake_assets.connections.spark import safe_remote
 
 if TYPE_CHECKING:

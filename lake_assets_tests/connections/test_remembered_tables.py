@@ -8,12 +8,17 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from lake_assets.base.version import __version__
-from lake_assets.connections import remembered_tables
-from lake_assets.connections.catalog import open_catalog, table_names
-from lake_assets.connections.table_folders import local_tables
+from lake_assets.connections.catalog import (
+    add_remembered,
+    forget_tables,
+    local_tables,
+    open_catalog,
+    read_remembered,
+    table_names,
+)
 from lake_assets.errors import CatalogLost, StoredByNewerVersion
 from lake_assets.incremental.engine.engine import Engine, utc_now
+from lake_assets.settings import __version__
 from lake_assets_tests.incremental.clicks import CLICKS, land_clicks
 
 if TYPE_CHECKING:
@@ -90,8 +95,8 @@ def test_without_a_warehouse_to_look_into_the_memory_alone_counts(bare_home: Set
 
 
 def test_a_home_that_nothing_else_has_made_remembers(bare_home: Settings) -> None:
-    remembered_tables.remember(bare_home.home, "postgresql://db/lake", {"a.one": "s3://bucket/a/one"})
-    found = remembered_tables.read(bare_home.home)
+    add_remembered(bare_home.home, "postgresql://db/lake", {"a.one": "s3://bucket/a/one"})
+    found = read_remembered(bare_home.home)
     assert found
     assert found.tables == {"a.one": "s3://bucket/a/one"}
 
@@ -113,7 +118,7 @@ def test_what_is_remembered_grows_and_is_written_only_when_it_does(bare_home: Se
     catalog.create_table("core.more", catalog.load_table("raw.clicks").schema())
     open_catalog(bare_home)
     assert set(json.loads(marker(bare_home).read_text())["tables"]) == {*TABLES, "core.more"}
-    remembered_tables.forget(bare_home.home, ["core.more"])
+    forget_tables(bare_home.home, ["core.more"])
     assert set(json.loads(marker(bare_home).read_text())["tables"]) == TABLES
 
 
@@ -126,7 +131,7 @@ def test_a_home_of_a_later_version_is_refused_and_left_as_it_is(bare_home: Setti
     assert str(bare_home.home) in refused.value.problem
     assert refused.value.remedy.startswith("Install lake-assets 9.9.0 or a later one.")
     with pytest.raises(StoredByNewerVersion):
-        remembered_tables.remember(bare_home.home, "sqlite:///x", {"a.one": "s3://bucket/a/one"})
+        add_remembered(bare_home.home, "sqlite:///x", {"a.one": "s3://bucket/a/one"})
     assert marker(bare_home).read_text() == later
 
 

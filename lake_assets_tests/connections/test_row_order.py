@@ -8,7 +8,7 @@ import pytest
 from pyspark.sql import Window
 from pyspark.sql import functions as F
 
-from lake_assets.connections.row_order import REMEDY, order_dependent, order_dependent_in_sql, sums_of_floats
+from lake_assets.connections.query_plans import REMEDY, order_dependent, order_dependent_in_sql, sums_of_floats
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

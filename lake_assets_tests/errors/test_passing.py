@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from lake_assets.connections.clients.small_uploads import SmallUploadsIO
+from lake_assets.connections.small_uploads import SmallUploadsIO
 from lake_assets.errors.infrastructure import passes_by_itself
 from lake_assets.errors.texts import chain_text
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from lake_assets.base.failpoints import SESSION_POINTS
-from lake_assets.base.timestamps import moment
+from lake_assets.base.hours import from_milliseconds
 from lake_assets.connections.catalog import open_catalog
 from lake_assets.connections.spark import open_spark
 from lake_assets.incremental.declaration import Defer
@@ -51,7 +51,7 @@ class LaneLake(Lake):
         """When the newest raw rows were committed."""
         newest = iceberg.load(self.catalog, "raw.signups").current_snapshot()
         assert newest is not None
-        return moment(newest.timestamp_ms)
+        return from_milliseconds(newest.timestamp_ms)
 
     def deferred(self) -> dict[int, datetime]:
         """The hours that wait, each since when, as an engine decides that was just started."""

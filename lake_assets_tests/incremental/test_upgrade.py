@@ -10,8 +10,7 @@ import pytest
 from dagster import AssetKey, DagsterInstance
 
 from lake_assets import Pipeline
-from lake_assets.connections import remembered_tables
-from lake_assets.connections.catalog import open_catalog
+from lake_assets.connections.catalog import open_catalog, read_remembered
 from lake_assets.connections.spark import open_spark
 from lake_assets.incremental.engine.erasures import erasure_key
 from lake_assets.incremental.engine.iceberg import load
@@ -61,7 +60,7 @@ def test_a_home_of_an_earlier_version_goes_on(upgraded: Settings, monkeypatch: p
     sessions = lake.history("signup_fact")
     assert [session.state for session in sessions] == ["committed"] * 3
 
-    assert remembered_tables.read(upgraded.home) is not None
+    assert read_remembered(upgraded.home) is not None
     assert len(erasure_key(upgraded)) == 64
     assert topics_of(open_manifest(upgraded)) == []
     monkeypatch.setenv("LAKE_HOME", str(upgraded.home))

@@ -16,7 +16,7 @@ import pytest
 from pydantic import SecretStr
 
 from lake_assets.connections import addresses
-from lake_assets.connections.own_secrets import spark_address
+from lake_assets.connections.addresses import spark_address
 from lake_assets.connections.spark import open_spark
 from lake_assets.errors import ServiceError
 from lake_assets.services import lifecycle, supervisor

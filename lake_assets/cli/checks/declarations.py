@@ -14,8 +14,7 @@ from lake_assets.cli.columns import show_differences
 from lake_assets.cli.common import AsJson
 from lake_assets.errors import ServiceError
 from lake_assets.pages.terminal.render import Column, TableView, render
-from lake_assets.pipeline_names import is_folder, pipeline_names
-from lake_assets.settings import settings
+from lake_assets.settings import is_folder, pipeline_names, settings
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -47,7 +46,7 @@ def check(
     Spark analyses each query without rows. Run it after a query, or the columns of a source, has changed. Where the
     columns of a table differ from its declaration, a line says so, with the command.
     """
-    from lake_assets.incremental.declaration.own_sql import check_own_sql
+    from lake_assets.incremental.declaration.validation import check_own_sql
     from lake_assets.incremental.from_settings import open_pipeline
     from lake_assets.incremental.sql.analysis import check_own_sql_with_spark
 

@@ -10,17 +10,17 @@ from tempfile import TemporaryFile
 from pydantic import ValidationError
 
 from lake_assets.base.findings import Finding, Level, Repair
-from lake_assets.cli.checks.variables import shown_value, unknown_variables
-from lake_assets.connections import addresses, remembered_tables
+from lake_assets.cli.start import shown_value, unknown_variables
+from lake_assets.connections import addresses
+from lake_assets.connections.catalog import TABLES_FILE, parse_remembered, read_remembered
 from lake_assets.errors import ConfigurationError, StoredByNewerVersion
 from lake_assets.incremental.declaration import Pipeline
 from lake_assets.incremental.engine.erasures import KEY_FILE
 from lake_assets.incremental.from_settings import open_pipeline
-from lake_assets.passed_properties import variable_name
 from lake_assets.services import lifecycle
 from lake_assets.services.bootstrap import check_java, java_version
 from lake_assets.services.installation.jar_files import SetupError
-from lake_assets.settings import Settings, settings
+from lake_assets.settings import Settings, settings, variable_name
 
 SETTINGS, VERSION, JAVA, DISK, SERVICES = "settings", "version", "java", "disk", "services"
 
@@ -68,7 +68,7 @@ def loaded_pipeline(found: Settings) -> Pipeline | None:
 def check_version(home: Path) -> Iterator[Finding]:
     """Yield whether this version can read a data directory."""
     try:
-        remembered_tables.check_version(home)
+        read_remembered(home)
     except StoredByNewerVersion as error:
         yield Finding(VERSION, "error", error.problem, error.remedy)
 
@@ -174,11 +174,11 @@ def _readable_key(home: Path) -> Iterator[Finding]:
 
 
 def _unreadable_memory(home: Path) -> Iterator[Finding]:
-    file = home / remembered_tables.FILE
+    file = home / TABLES_FILE
     if not file.exists():
         return
     try:
-        remembered_tables.parse(file.read_text(), home)
+        parse_remembered(file.read_text(), home)
     except StoredByNewerVersion:
         return  # the check of the version reports it
     except (OSError, ValueError) as error:

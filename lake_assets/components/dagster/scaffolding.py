@@ -9,9 +9,9 @@ import dagster as dg
 
 from lake_assets.errors import UsageError
 from lake_assets.incremental.declaration import IDENTIFIER
+from lake_assets.incremental.sql.files import StoredColumns, columns_file, fingerprint, write_columns
 from lake_assets.incremental.sql.folder import open_folder
 from lake_assets.incremental.sql.lineage import column_lineage
-from lake_assets.incremental.sql.stored_columns import StoredColumns, columns_file, fingerprint, write_columns
 
 TABLE = """\
 type: lake_assets.IncrementalTable

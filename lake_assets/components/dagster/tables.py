@@ -17,7 +17,7 @@ from lake_assets.components.dagster.scaffolding import IncrementalTableScaffolde
 from lake_assets.incremental.dagster.assets import incremental_definitions, sensor_definitions
 from lake_assets.incremental.engine.engine import utc_now
 from lake_assets.incremental.from_settings import open_folder_pipeline
-from lake_assets.incremental.sql.attributes import SourceTableAttributes, TableAttributes
+from lake_assets.incremental.sql.files import SourceTableAttributes, TableAttributes
 from lake_assets.incremental.sql.folder import open_folder
 from lake_assets.resources import lake_resources
 from lake_assets.settings import settings

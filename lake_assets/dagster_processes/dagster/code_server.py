@@ -45,9 +45,9 @@ RUN_MODULES = (
     # What a session imports when it first needs it, so that nobody else has to load Spark:
     "dagster._core.executor.in_process",
     "fsspec.implementations.local",
-    "lake_assets.connections.clients.sql_catalog",
-    "lake_assets.connections.query_functions",
-    "lake_assets.connections.row_checkpoint",
+    "lake_assets.connections.sql_catalog",
+    "lake_assets.connections.query_plans",
+    "lake_assets.connections.spark",
     "lake_assets.incremental.engine.audit_run",
     "lake_assets.incremental.engine.prepare",
     "lake_assets.incremental.engine.stage",

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from lake_assets.base.conditions import any_of
+from lake_assets.base.columns import any_of
 from lake_assets.engagement.deduplication.days import day_ranges
 from lake_assets.engagement.model.checkpoint import Batch
 from lake_assets.engagement.model.table_schemas import ENGAGEMENT

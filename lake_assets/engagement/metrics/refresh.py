@@ -12,7 +12,7 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from lake_assets.base.conditions import any_of
+from lake_assets.base.columns import any_of
 from lake_assets.base.failpoints import METRICS_COMPUTED, METRICS_WRITTEN, reach
 from lake_assets.engagement.metrics.definition import (
     add_columns,

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from datetime import date
 from typing import TYPE_CHECKING
 
-from lake_assets.base.conditions import any_of
+from lake_assets.base.columns import any_of
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame

@@ -13,7 +13,7 @@ from lake_assets.base.grain import DAY, HOUR, Grain
 from lake_assets.base.hours import hour_of, parse_hour
 from lake_assets.connections.addresses import REPORT_PATH
 from lake_assets.incremental.declaration import Pipeline, RawTable, Sequential, Target
-from lake_assets.incremental.declaration.column_lineage import column_sources
+from lake_assets.incremental.declaration.pipeline import column_sources
 
 Metadata = dict[str, Any]
 

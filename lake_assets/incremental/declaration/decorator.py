@@ -10,13 +10,11 @@ from datetime import timedelta
 from typing import Literal
 
 from lake_assets.errors import ConfigurationError
-from lake_assets.incremental.declaration.arguments import check_arguments
 from lake_assets.incremental.declaration.code_version import function_code, version_of
-from lake_assets.incremental.declaration.grains import declared_grain
-from lake_assets.incremental.declaration.modes import Defer, Mode, Stateless
+from lake_assets.incremental.declaration.modes import Defer, Mode, Stateless, declared_grain
 from lake_assets.incremental.declaration.tables import Source
 from lake_assets.incremental.declaration.target import Audit, Served, Target, Transform
-from lake_assets.incremental.declaration.validation import check_target
+from lake_assets.incremental.declaration.validation import check_arguments, check_target
 
 CODE_VERSION_DIGITS = 12
 """Hexadecimal digits of a code version."""
@@ -76,7 +74,13 @@ def incremental_asset(
     def declare(transform: Transform) -> Target:
         table = f"{namespace}.{transform.__name__}"
         check_arguments(table, mode=mode, sources=sources, key=key, columns=columns, audits=audits, owners=owners)
-        keyed = tuple(_with_default_key(source, mode, key) for source in sources)
+        keyed = tuple(sources)
+        if isinstance(mode, Stateless) and isinstance(key, str):
+            keyed = tuple(source if source.key is not None else replace(source, key=key) for source in sources)
+        if not isinstance(served, bool | Served):
+            raise ConfigurationError(
+                f"served= of {table} is {served!r}.", remedy='Write served=True, or served=Served(name="...").'
+            )
         target = Target(
             table=table,
             mode=mode,
@@ -90,41 +94,19 @@ def incremental_asset(
             code_version=code_version or _code_version(transform, keyed, audits, quarantine_limit, mode),
             code_version_before=code_version or _code_hash(transform, keyed, audits, quarantine_limit),
             grain=declared_grain(table, grain, timezone),
+            description=inspect.getdoc(transform) or "",
+            descriptions=dict(descriptions or {}),
+            lineage=dict(lineage or {}),
+            owners=tuple(owners),
+            max_delay=max_delay,
+            late=late,
+            renamed_from=renamed_from or {},
+            served=(Served() if served else None) if isinstance(served, bool) else served,
         )
-        target = replace(target, owners=tuple(owners), max_delay=max_delay, late=late, renamed_from=renamed_from or {})
-        return _checked(_served(_described(target, descriptions, lineage), served))
+        check_target(target)
+        return target
 
     return declare
-
-
-def _described(
-    target: Target, columns: Mapping[str, str] | None, lineage: Mapping[str, Sequence[str]] | None
-) -> Target:
-    """Return the target with the docstring of its function, what is in its columns, and where they come from."""
-    description = inspect.getdoc(target.transform) or ""
-    return replace(target, description=description, descriptions=dict(columns or {}), lineage=dict(lineage or {}))
-
-
-def _checked(target: Target) -> Target:
-    check_target(target)
-    return target
-
-
-def _served(target: Target, declared: bool | Served) -> Target:
-    """Return the target as readers see it."""
-    if isinstance(declared, bool):
-        return replace(target, served=Served() if declared else None)
-    if not isinstance(declared, Served):
-        raise ConfigurationError(
-            f"served= of {target.table} is {declared!r}.", remedy='Write served=True, or served=Served(name="...").'
-        )
-    return replace(target, served=declared)
-
-
-def _with_default_key(source: Source, mode: Mode, key: str | Sequence[str]) -> Source:
-    if source.key is None and isinstance(mode, Stateless) and isinstance(key, str):
-        return replace(source, key=key)
-    return source
 
 
 def _code_version(

@@ -1,9 +1,11 @@
-"""Checks of the names, column types and limits of a declaration. They need no table."""
+"""Names, column types, limits and durations in a declaration: each is checked by itself. They need no table."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from datetime import timedelta
+from difflib import get_close_matches
 from typing import Any
 
 from lake_assets.base.columns import PREFIX, is_own
@@ -112,3 +114,47 @@ def require_hours(name: str, hours: int | None) -> None:
     """Check that a number of hours is at least 1; None is no limit. Raises `ConfigurationError`."""
     if hours is not None and hours < 1:
         raise ConfigurationError(f"The {name} is {hours} hours.", remedy="Use 1 or more, or None for no limit.")
+
+
+def closest(name: str, known: Sequence[str]) -> str | None:
+    """Return the known name that a name is probably meant to be; None if none is similar."""
+    found = get_close_matches(name, known, n=1)
+    return found[0] if found else None
+
+
+def suggestion(name: str, known: Sequence[str]) -> str:
+    """Return a remedy for an unknown name: the closest known one, or all of them."""
+    near = closest(name, known)
+    if near:
+        return f"Did you mean {near!r}? Otherwise name one of: {', '.join(known)}."
+    return f"Name one of: {', '.join(known)}."
+
+
+_PATTERN = re.compile(r"(?P<number>\d{1,6})\s*(?P<unit>[a-z]+)", re.ASCII)
+
+_UNITS = {
+    "second": timedelta(seconds=1),
+    "minute": timedelta(minutes=1),
+    "hour": timedelta(hours=1),
+    "day": timedelta(days=1),
+}
+
+
+def parse_duration(text: object, *, where: str) -> timedelta:
+    """Return the duration of a text: a whole number, and seconds, minutes, hours or days.
+
+    Args:
+        text: `30 minutes`, `1 hour`.
+        where: The origin of the text, for the error.
+
+    Raises:
+        ConfigurationError: It is no such text.
+    """
+    found = _PATTERN.fullmatch(text.strip()) if isinstance(text, str) else None
+    unit = _UNITS.get(found["unit"].removesuffix("s")) if found else None
+    if found is None or unit is None:
+        raise ConfigurationError(
+            f"{where} is {text!r}, which is no duration.",
+            remedy="Write a whole number and a unit, such as '30 minutes', '2 hours' or '1 day'.",
+        )
+    return int(found["number"]) * unit

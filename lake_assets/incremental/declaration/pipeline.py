@@ -10,13 +10,14 @@ from graphlib import CycleError, TopologicalSorter
 
 from lake_assets.base.hours import parse_hour
 from lake_assets.errors import ConfigurationError, InvalidHourKey, UsageError
-from lake_assets.incremental.declaration.arguments import check_items, suggestion
-from lake_assets.incremental.declaration.grains import check_whole_hours
+from lake_assets.incremental.declaration.modes import check_whole_hours
+from lake_assets.incremental.declaration.names import suggestion
 from lake_assets.incremental.declaration.tables import RawTable, Subject, Topic
 from lake_assets.incremental.declaration.target import Target
 from lake_assets.incremental.declaration.validation import (
     check_entity,
     check_feed,
+    check_items,
     check_raw_source,
     check_source_columns,
     check_subject,
@@ -43,9 +44,16 @@ class Pipeline:
     subjects: tuple[Subject, ...] = ()
 
     def __post_init__(self) -> None:
-        self._check_arguments()
+        check_items("raw= of the pipeline", self.raw, RawTable, example="raw=(EVENTS,), with the comma")
+        check_items("targets= of the pipeline", self.targets, Target, example="targets=(event_fact,), with the comma")
+        check_items("subjects= of the pipeline", self.subjects, Subject, example="subjects=(PERSON,), with the comma")
         object.__setattr__(self, "targets", tuple(map(self._with_landing, self.targets)))
-        self._check_start()
+        try:
+            parse_hour(self.start)
+        except InvalidHourKey:
+            raise ConfigurationError(
+                f"The pipeline starts at {self.start!r}.", remedy="Name its first event hour, such as 2026-01-01-00:00."
+            ) from None
         self._check_declared_once()
         self._check_sources()
         self.in_order()
@@ -107,7 +115,7 @@ class Pipeline:
     @cached_property
     def _ordered(self) -> tuple[Target, ...]:
         """The targets in topological order. It is asked for again for each target, of which there may be hundreds."""
-        by_table = self._targets_by_table()
+        by_table = {target.table: target for target in self.targets}
         upstream: dict[str, list[str]] = {}
         for target in self.targets:
             upstream[target.table] = [table for table in target.source_tables if table in by_table]
@@ -159,11 +167,6 @@ class Pipeline:
                         remedy=f"{suggestion(table, declared)} A new raw table is declared in raw= of the pipeline.",
                     )
 
-    def _check_arguments(self) -> None:
-        check_items("raw= of the pipeline", self.raw, RawTable, example="raw=(EVENTS,), with the comma")
-        check_items("targets= of the pipeline", self.targets, Target, example="targets=(event_fact,), with the comma")
-        check_items("subjects= of the pipeline", self.subjects, Subject, example="subjects=(PERSON,), with the comma")
-
     def _with_landing(self, target: Target) -> Target:
         """Return a target whose sources name the column of the landing that their raw tables declare."""
         sources = []
@@ -174,31 +177,12 @@ class Pipeline:
             sources.append(source)
         return target if tuple(sources) == target.sources else replace(target, sources=tuple(sources))
 
-    def _check_start(self) -> None:
-        try:
-            parse_hour(self.start)
-        except InvalidHourKey:
-            raise ConfigurationError(
-                f"The pipeline starts at {self.start!r}.", remedy="Name its first event hour, such as 2026-01-01-00:00."
-            ) from None
-
     def _check_declared_once(self) -> None:
         declared = Counter(raw.table for raw in self.raw)
         declared.update(target.table for target in self.targets)
         for table, times in declared.items():
             if times > 1:
                 raise ConfigurationError(f"{table} is declared {times} times.", remedy="Declare each table once.")
-        self._check_topics()
-        named: dict[str, str] = {}
-        for target in self.targets:
-            other = named.setdefault(target.name, target.table)
-            if other != target.table:
-                raise ConfigurationError(
-                    f"{other} and {target.table} have the same name {target.name!r} in two namespaces.",
-                    remedy="Rename the function of one of them: commands and sensors call a target by its name alone.",
-                )
-
-    def _check_topics(self) -> None:
         fed: dict[str, str] = {}
         for raw in self.raw:
             if isinstance(raw.feed, Topic):
@@ -209,11 +193,21 @@ class Pipeline:
                         f"{other} and {raw.table} are both landed from the topic {topic!r}.",
                         remedy="Land it into one raw table, and build both targets from that.",
                     )
+        named: dict[str, str] = {}
+        for target in self.targets:
+            other = named.setdefault(target.name, target.table)
+            if other != target.table:
+                raise ConfigurationError(
+                    f"{other} and {target.table} have the same name {target.name!r} in two namespaces.",
+                    remedy="Rename the function of one of them: commands and sensors call a target by its name alone.",
+                )
 
     def _check_sources(self) -> None:
-        targets = self._targets_by_table()
+        targets = {target.table: target for target in self.targets}
         raw_tables = {raw.table: raw for raw in self.raw}
-        columns = self._declared_columns()
+        # Only the catalog knows the columns of a table that exists.
+        columns: dict[str, Collection[str]] = {target.table: target.columns for target in self.targets}
+        columns |= {raw.table: raw.all_columns for raw in self.raw if not raw.exists_already}
         for target in self.targets:
             for source in target.sources:
                 raw = raw_tables.get(source.table)
@@ -223,18 +217,12 @@ class Pipeline:
                     check_source_columns(target, source, targets[source.table].columns)
             check_entity(target, columns)
 
-    def _declared_columns(self) -> dict[str, Collection[str]]:
-        """Return table → columns; without the tables whose columns only the catalog knows."""
-        columns: dict[str, Collection[str]] = {target.table: target.columns for target in self.targets}
-        columns |= {raw.table: raw.all_columns for raw in self.raw if not raw.exists_already}
-        return columns
-
-    def _targets_by_table(self) -> dict[str, Target]:
-        return {target.table: target for target in self.targets}
-
 
 def merge(pipelines: Iterable[Pipeline]) -> Pipeline:
     """Return several pipelines as one, from the earliest start on. A subject of several is declared once."""
+    pipelines = list(pipelines)
+    if len(pipelines) == 1:
+        return pipelines[0]
     raw: list[RawTable] = []
     targets: list[Target] = []
     starts: list[str] = []
@@ -245,3 +233,21 @@ def merge(pipelines: Iterable[Pipeline]) -> Pipeline:
         starts.append(pipeline.start)
         subjects.update(dict.fromkeys(pipeline.subjects))
     return Pipeline(raw=tuple(raw), targets=tuple(targets), start=min(starts), subjects=tuple(subjects))
+
+
+def column_sources(pipeline: Pipeline, target: Target) -> dict[str, tuple[str, ...]]:
+    """Return column of a target → the source columns that it comes from, each `namespace.name.column`.
+
+    A column without declared lineage comes from the columns of the same name in the sources. A column that comes from
+    no source, or of which that is not known, is left out.
+    """
+    columns: dict[str, Mapping[str, str]] = {raw.table: raw.all_columns for raw in pipeline.raw}
+    columns.update({each.table: each.columns for each in pipeline.targets})
+    found = {}
+    for column in target.columns:
+        names = list(target.lineage.get(column, ()))
+        if column not in target.lineage:
+            names = [f"{source}.{column}" for source in target.source_tables if column in columns.get(source, {})]
+        if names:
+            found[column] = tuple(names)
+    return found

@@ -8,9 +8,9 @@ from datetime import timedelta
 from typing import Literal, get_args
 
 from lake_assets.errors import ConfigurationError
-from lake_assets.incremental.declaration.durations import parse_duration
 from lake_assets.incremental.declaration.names import (
     IDENTIFIER,
+    parse_duration,
     require_column,
     require_columns,
     require_described,
@@ -221,14 +221,34 @@ class RawTable:
 
     def __post_init__(self) -> None:
         require_table(self.table, "The raw table")
-        self._check_named_time()
+        if not isinstance(self.columns, Mapping):
+            raise ConfigurationError(
+                f"columns= of {self.table} is {self.columns!r}, which is no dict.",
+                remedy='Write columns={"event_ts": "timestamptz", ...}, or leave it out for a table that exists.',
+            )
+        if not self.time_column:
+            raise ConfigurationError(
+                f"{self.table} has no time column.",
+                remedy='Name the column of the rows\' own time: time_column="event_ts".',
+            )
+        require_column(self.time_column, f"The time column of {self.table}")
         require_columns(self.table, self.columns)
         require_renamed(self.table, self.columns, self.renamed_from)
         self._check_landing()
         if not self.exists_already:
             object.__setattr__(self, "landed_column", LANDED)
             require_described(self.table, self.columns, self.descriptions)
-            self._check_time()
+            found = self.all_columns.get(self.time_column)
+            if found is None:
+                raise ConfigurationError(
+                    f"{self.table} has the time column {self.time_column!r}, which is not among its columns.",
+                    remedy=f"Add it to columns=, or name one of: {', '.join(self.columns)}.",
+                )
+            if found != "timestamptz":
+                raise ConfigurationError(
+                    f"{self.table} has the time column {self.time_column!r}, which is {found}.",
+                    remedy="Declare it as timestamptz, or name another column as time_column=.",
+                )
         self._check_feed()
         if self.complete_after not in (None, VALID_THROUGH):
             parse_duration(str(self.complete_after), where=f"complete_after= of {self.table}")
@@ -259,19 +279,6 @@ class RawTable:
             return dict(self.descriptions)
         return {**self.descriptions, **LANDING_DESCRIPTIONS}
 
-    def _check_named_time(self) -> None:
-        if not isinstance(self.columns, Mapping):
-            raise ConfigurationError(
-                f"columns= of {self.table} is {self.columns!r}, which is no dict.",
-                remedy='Write columns={"event_ts": "timestamptz", ...}, or leave it out for a table that exists.',
-            )
-        if not self.time_column:
-            raise ConfigurationError(
-                f"{self.table} has no time column.",
-                remedy='Name the column of the rows\' own time: time_column="event_ts".',
-            )
-        require_column(self.time_column, f"The time column of {self.table}")
-
     def _check_landing(self) -> None:
         if self.landed_column is not None:
             require_column(self.landed_column, f"The landed_column of {self.table}")
@@ -286,19 +293,6 @@ class RawTable:
             raise ConfigurationError(
                 f"{self.table} has landed_column={self.landed_column!r}, but declares columns: it has {LANDED}.",
                 remedy="Leave landed_column= out, or leave columns= out for a table that exists.",
-            )
-
-    def _check_time(self) -> None:
-        found = self.all_columns.get(self.time_column)
-        if found is None:
-            raise ConfigurationError(
-                f"{self.table} has the time column {self.time_column!r}, which is not among its columns.",
-                remedy=f"Add it to columns=, or name one of: {', '.join(self.columns)}.",
-            )
-        if found != "timestamptz":
-            raise ConfigurationError(
-                f"{self.table} has the time column {self.time_column!r}, which is {found}.",
-                remedy="Declare it as timestamptz, or name another column as time_column=.",
             )
 
     def _check_feed(self) -> None:

@@ -16,6 +16,9 @@ from lake_assets.incremental.declaration.tables import Source
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
+VALID_TO = "valid_to"
+"""Column that `SessionContext.versions` adds."""
+
 RowsByHour = Callable[[Collection[int]], Mapping[int, int]]
 """Event hours → rows by hour, for those of the hours that have rows."""
 
@@ -82,9 +85,22 @@ class SessionContext:
             The columns of `rows`, and `valid_to` (timestamp): `valid_from` of the next version of the key, exclusive;
             null for the last one.
         """
-        from lake_assets.incremental.declaration.versions import with_valid_to
+        from pyspark.sql import Window
+        from pyspark.sql import functions as F
 
-        return self.within(with_valid_to(rows, key=key, valid_from=valid_from, deleted=deleted), valid_from)
+        from lake_assets.base.columns import column
+        from lake_assets.base.sql_text import is_true
+
+        if VALID_TO in map(str.casefold, rows.columns):
+            raise ConfigurationError(
+                f"session.versions() adds the column {VALID_TO}, and the rows have a column of that name.",
+                remedy=f'Rename or drop it before: rows.withColumnRenamed("{VALID_TO}", "own_{VALID_TO}").',
+            )
+        of_key = Window.partitionBy(column(key)).orderBy(column(valid_from))
+        found = rows.withColumn(VALID_TO, F.lead(column(valid_from)).over(of_key))
+        if deleted is not None:
+            found = found.where(~is_true(deleted))
+        return self.within(found, valid_from)
 
 
 Transform = Callable[..., "DataFrame"]

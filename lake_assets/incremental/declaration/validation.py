@@ -1,13 +1,20 @@
-"""Checks of a declaration beyond its names: tables, keys, modes and transforms must fit together."""
+"""Checks of a declaration beyond its names, none of which needs a table.
+
+Each argument is of its type; tables, keys, modes and transforms fit together; and the SQL that users write, conditions
+of sources and queries of audits, can be what it has to be.
+"""
 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Collection, Mapping, Sequence
+import re
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from datetime import timedelta
+from typing import Any
 
+from lake_assets.base.sql_text import condition_mistake, tokens, unclosed, unknown_placeholders
 from lake_assets.errors import ConfigurationError
-from lake_assets.incremental.declaration.arguments import suggestion
+from lake_assets.errors.texts import ErrorText
 from lake_assets.incremental.declaration.modes import Defer, Sequential, Stateful, Stateless
 from lake_assets.incremental.declaration.names import (
     TABLE,
@@ -15,9 +22,115 @@ from lake_assets.incremental.declaration.names import (
     require_described,
     require_name,
     require_renamed,
+    suggestion,
 )
 from lake_assets.incremental.declaration.tables import RawTable, Source, Subject, Topic
-from lake_assets.incremental.declaration.target import Target
+from lake_assets.incremental.declaration.target import Audit, Target
+
+MODES = (Stateless, Stateful, Sequential)
+EMAIL = re.compile(r"[A-Za-z0-9._%+-]+@[A-Za-z0-9.-]+\.[A-Za-z|]{2,7}")
+TEAM = re.compile(r"team:.+", re.DOTALL)
+"""The owners that Dagster accepts: email addresses and teams."""
+
+
+def check_arguments(
+    table: str,
+    *,
+    mode: object,
+    sources: object,
+    key: object,
+    columns: object,
+    audits: object,
+    owners: object,
+) -> None:
+    """Check the types of what `incremental_asset` receives.
+
+    Raises:
+        ConfigurationError: An argument is of another type.
+    """
+    if isinstance(mode, type) and issubclass(mode, MODES):
+        raise ConfigurationError(
+            f"{table} has mode={mode.__name__}, the class and not a value of it.",
+            remedy=f"Add parentheses: mode={mode.__name__}().",
+        )
+    if not isinstance(mode, MODES):
+        modes = {kind.__name__.lower(): kind.__name__ for kind in MODES}
+        wanted = modes.get(str(mode).lower(), "Stateless")
+        raise ConfigurationError(
+            f"{table} has mode={_shown(mode)}, which is no mode.",
+            remedy=f"Write mode={wanted}(). The modes are Stateless(), Stateful() and Sequential().",
+        )
+    check_items(f"sources= of {table}", sources, Source, example='sources=[Source("raw.events", ...)]')
+    check_items(f"audits= of {table}", audits, Audit, example="audits=[unique_key()]")
+    names = [key] if isinstance(key, str) else key
+    if not isinstance(names, Sequence) or not all(isinstance(name, str) for name in names):
+        raise ConfigurationError(
+            f"{table} has key={_shown(key)}.",
+            remedy='Name the column, or the columns, that with the time identify a row: key="payment_id".',
+        )
+    if not isinstance(columns, Mapping):
+        raise ConfigurationError(
+            f"columns= of {table} is {_shown(columns)}.",
+            remedy='Write a dict of column and Iceberg type: columns={"amount": "long", ...}.',
+        )
+    if isinstance(owners, str) or not isinstance(owners, Sequence):
+        raise ConfigurationError(
+            f"owners= of {table} is {_shown(owners)}, not a list.", remedy='Write owners=["team:weather"].'
+        )
+    for owner in owners:
+        text = str(owner)
+        if not EMAIL.fullmatch(text) and not TEAM.fullmatch(text):
+            raise ConfigurationError(
+                f"{table} has the owner {owner!r}, which is neither an email address nor a team.",
+                remedy=f"Write the team as 'team:{text}', or use an email address.",
+            )
+
+
+def check_items(what: str, found: object, kind: type, *, example: str) -> None:
+    """Check that an argument is a list or tuple of values of one class.
+
+    Args:
+        what: The argument, for the message.
+        found: Its value.
+        kind: The class.
+        example: The argument as it should be written.
+
+    Raises:
+        ConfigurationError: It is not.
+    """
+    if isinstance(found, kind):
+        raise ConfigurationError(
+            f"{what} is one {kind.__name__} ({_shown(found)}), not a list or tuple.", remedy=f"Write {example}."
+        )
+    if not isinstance(found, Sequence) or isinstance(found, str):
+        raise ConfigurationError(f"{what} is {_shown(found)}, not a list or tuple.", remedy=f"Write {example}.")
+    for item in found:
+        if not isinstance(item, kind):
+            raise ConfigurationError(
+                f"{what} contains {_shown(item)}, which is no {kind.__name__}.", remedy=_item_remedy(item, example)
+            )
+
+
+def _item_remedy(item: object, example: str) -> str:
+    name = getattr(item, "__name__", None)
+    if not callable(item) or name is None:
+        return f"Write {example}."
+    if example.startswith("targets="):
+        return f"Decorate the function {name} with @incremental_asset(...)."
+    return f"If {name} returns the value, call it: {name}(...)."
+
+
+def _shown(value: Any) -> str:
+    """Return a value as a message shows it: tables by name, functions and classes by kind and name, others in full."""
+    if isinstance(value, RawTable | Source | Target):
+        return value.table
+    if isinstance(value, Subject | Audit):
+        return value.name
+    if isinstance(value, type):
+        return f"the class {value.__name__}"
+    if callable(value) and hasattr(value, "__name__"):
+        return f"the function {value.__name__}"
+    return repr(value)
 
 
 def check_source_columns(target: Target, source: Source, columns: Mapping[str, str]) -> None:
@@ -284,3 +397,58 @@ def _check_transform(target: Target) -> None:
             f"The transform of {target.table} cannot be called with a session and {len(sources)} source(s).",
             remedy=f"Give it {parameters} parameters: the session, then one for each of {', '.join(sources)}.",
         ) from None
+
+
+STAGED = "staged"
+"""The placeholder of the staged rows in the query of an audit."""
+
+
+def check_own_sql(targets: Iterable[Target]) -> None:
+    """Check each condition and each query of an audit by itself.
+
+    Raises:
+        ConfigurationError: One of them cannot be what it has to be. The message names the target and the text.
+    """
+    for target in targets:
+        for source in target.sources:
+            for what, condition in conditions_of(source):
+                require_condition(f"{target.table}: {what}", condition)
+        for audit in target.audits:
+            require_query(f"{target.table}: ", audit)
+
+
+def conditions_of(source: Source) -> Iterator[tuple[str, str]]:
+    """Yield the conditions of a source, each after what it is."""
+    for rule in source.rules:
+        yield f"in the rule {rule.reason!r} of {source.table}", rule.where
+    if source.deleted is not None:
+        yield f"in deleted= of {source.table}", source.deleted
+
+
+def require_condition(what: str, condition: str) -> None:
+    """Check a condition on the rows of a source. what: what it is, for the message. Raises `ConfigurationError`."""
+    _refuse(what, condition_mistake(condition))
+
+
+def require_query(where: str, audit: Audit) -> None:
+    """Check the query of an audit, if it has one. where: where it is declared. Raises `ConfigurationError`."""
+    if audit.query is not None:
+        _refuse(f"{where}in the audit {audit.name}", _query_mistake(audit.query))
+
+
+def _query_mistake(query: str) -> ErrorText | None:
+    open_part = unclosed(query)
+    if open_part is not None:
+        return open_part
+    if not tokens(query):
+        return ErrorText("there is no query", f"Write a SELECT from {{{STAGED}}}.")
+    unknown = unknown_placeholders(query, (STAGED,))
+    if unknown:
+        problem = f"there is the placeholder {{{unknown[0]}}}"
+        return ErrorText(problem, f"Only {{{STAGED}}} is replaced, by the rows that would be published.")
+    return None
+
+
+def _refuse(what: str, mistake: ErrorText | None) -> None:
+    if mistake is not None:
+        raise ConfigurationError(f"{what}, {mistake.problem}.", remedy=mistake.remedy)

@@ -21,8 +21,7 @@ from pyiceberg.table import ALWAYS_TRUE, FileScanTask, Table
 from pyiceberg.table.snapshots import Operation
 from pyiceberg.types import PrimitiveType
 
-from lake_assets.base.columns import KEY, LANDED, NEWEST, SAME, hash_sql, quoted
-from lake_assets.base.conditions import union_by_name
+from lake_assets.base.columns import KEY, LANDED, NEWEST, SAME, hash_sql, quoted, union_by_name
 from lake_assets.base.hours import FIRST_HOUR, HOUR_MICROSECONDS, LAST_HOUR, hour_sql, moment_sql
 from lake_assets.base.sql_text import any_is_true
 from lake_assets.incremental.engine.columns import with_present_columns

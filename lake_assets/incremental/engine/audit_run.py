@@ -10,8 +10,7 @@ from collections.abc import Collection, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
-from lake_assets.base.columns import quoted
-from lake_assets.base.conditions import union_by_name
+from lake_assets.base.columns import quoted, union_by_name
 from lake_assets.base.hours import hour_key, hour_sql
 from lake_assets.incremental.declaration.target import Audit, AuditScope, Offenders, Verdict, no_rows_with
 from lake_assets.incremental.engine import iceberg, publish

@@ -18,8 +18,8 @@ from lake_assets.base.hours import hour_key, hour_sql
 from lake_assets.base.sql_text import any_is_true, with_placeholders
 from lake_assets.errors import ConfigurationError
 from lake_assets.incremental.declaration.modes import Stateless
-from lake_assets.incremental.declaration.own_sql import STAGED
 from lake_assets.incremental.declaration.target import Audit, AuditScope, Offenders, Verdict
+from lake_assets.incremental.declaration.validation import STAGED
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

@@ -9,11 +9,11 @@ from __future__ import annotations
 import json
 import re
 import time
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from pyiceberg.catalog import Catalog
 from pyiceberg.exceptions import CommitFailedException
@@ -21,12 +21,10 @@ from pyiceberg.expressions import BooleanExpression, GreaterThanOrEqual, IsNull,
 
 from lake_assets.base.failpoints import reach
 from lake_assets.base.hours import hour_start
-from lake_assets.base.progress import Progress, unseen
 from lake_assets.errors import PublishConflict, TargetDropped, TargetError, TargetReplaced, TargetRolledBack, UsageError
 from lake_assets.incremental.declaration import Pipeline, RawTable, Target
-from lake_assets.incremental.declaration.own_sql import check_own_sql
-from lake_assets.incremental.engine import arrivals, iceberg, publish
-from lake_assets.incremental.engine.arrivals import Lateness, RawSnapshot
+from lake_assets.incremental.declaration.validation import check_own_sql
+from lake_assets.incremental.engine import iceberg, publish
 from lake_assets.incremental.engine.columns import load_raw
 from lake_assets.incremental.engine.erasures import ErasureGuard, Erasures, delete_rows
 from lake_assets.incremental.engine.erasures import create_table as create_erasure_table
@@ -40,7 +38,6 @@ from lake_assets.incremental.engine.model import (
 )
 from lake_assets.incremental.engine.planner import Heads, Planner
 from lake_assets.incremental.engine.planning import PendingHours, pending_hours
-from lake_assets.incremental.engine.published_audit import PublishedAudit, audit_published
 from lake_assets.incremental.engine.session import Context, Session, find_written, next_wap_id
 from lake_assets.incremental.engine.session_log import (
     EXTERNAL_RUN,
@@ -65,11 +62,24 @@ from lake_assets.incremental.engine.state import (
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+    from lake_assets.incremental.engine.arrivals import Lateness, RawSnapshot
+    from lake_assets.incremental.engine.published_audit import PublishedAudit
+
 
 SESSION_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.:-]{0,127}")
 """An id of a session that a caller gives."""
 
 OnSession = Callable[[SessionReport], object]
+
+Item = TypeVar("Item")
+
+
+class Progress(Protocol):
+    """Yields the items of a step in their order, and may show how many are done. `iter` shows nothing."""
+
+    def __call__(self, items: Sequence[Item], /) -> Iterable[Item]:
+        """Return the items."""
+
 
 MAX_ATTEMPTS = 3
 """How often a session is planned anew because main has moved meanwhile."""
@@ -122,7 +132,7 @@ class Engine:
         self.erasures = Erasures(catalog, key=erasure_key)
         self.erasure_guard = ErasureGuard(catalog, pipeline, self.erasures)
 
-    def create_tables(self, progress: Progress = unseen) -> list[str]:
+    def create_tables(self, progress: Progress = iter) -> list[str]:
         """Create every table of the pipeline and of the engine that does not exist. Return the names of those created.
 
         A target that was dropped is left out, because it would look like an empty one: see `problem`.
@@ -630,6 +640,8 @@ class Engine:
         Raises:
             UsageError: There is nothing to audit, or a snapshot that the target was built from is gone.
         """
+        from lake_assets.incremental.engine.published_audit import audit_published
+
         assert self.spark is not None, "an engine without Spark can only decide"
         start = self.pipeline.start_hour
         return audit_published(
@@ -657,13 +669,17 @@ class Engine:
         Args:
             since: Snapshot id; None, or one that has expired, for all retained snapshots.
         """
+        from lake_assets.incremental.engine.arrivals import raw_snapshots
+
         table = load_raw(self.catalog, raw)
-        return list(arrivals.raw_snapshots(table, raw, since, self.pipeline.start_hour))
+        return list(raw_snapshots(table, raw, since, self.pipeline.start_hour))
 
     def raw_lateness(self, raw: RawTable, snapshot: RawSnapshot) -> Mapping[int, Lateness]:
         """Return how late the rows that a snapshot appended to a raw table landed: landing hour → lateness."""
+        from lake_assets.incremental.engine.arrivals import lateness
+
         table = load_raw(self.catalog, raw)
-        return arrivals.lateness(table, raw, snapshot, start=self.pipeline.start_hour)
+        return lateness(table, raw, snapshot, start=self.pipeline.start_hour)
 
     def _complete_log(self, target: Target) -> None:
         """Log the session that was published last, if its process died before it had: the next may not follow it."""

@@ -33,7 +33,7 @@ from pyiceberg.manifest import ManifestContent
 from pyiceberg.table import ALWAYS_TRUE, FileScanTask, Table
 from pyiceberg.types import TimestamptzType
 
-from lake_assets.base.conditions import any_of_filters
+from lake_assets.base.columns import any_of_filters
 from lake_assets.errors import ConfigurationError
 from lake_assets.incremental.declaration import Pipeline, RawTable, Subject
 from lake_assets.incremental.engine import iceberg, publish

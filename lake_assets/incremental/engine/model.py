@@ -18,8 +18,7 @@ from operator import attrgetter
 from typing import Literal
 
 from lake_assets.base.grain import HOUR, Grain
-from lake_assets.base.hours import format_hours, hour_key, parse_hour
-from lake_assets.base.timestamps import moment
+from lake_assets.base.hours import format_hours, from_milliseconds, hour_key, parse_hour
 from lake_assets.errors import ConfigurationError
 from lake_assets.incremental.declaration import Defer, Mode, Sequential, Stateful, Stateless
 from lake_assets.incremental.engine.source_changes import SourceChanges, Totals
@@ -110,7 +109,7 @@ class DeferredHour:
     @property
     def since(self) -> datetime:
         """When the first of the rows was committed."""
-        return moment(self.since_ms)
+        return from_milliseconds(self.since_ms)
 
 
 @dataclass(frozen=True)
@@ -275,7 +274,7 @@ def due_at(deferred: Iterable[DeferredHour], late: Defer | None) -> datetime | N
     since = [each.since_ms for each in deferred]
     if late is None or not since:
         return None
-    return moment(min(since)) + late.longest_wait
+    return from_milliseconds(min(since)) + late.longest_wait
 
 
 def wait_in_words(deferred: Collection[DeferredHour], late: Defer | None, grain: Grain = HOUR) -> str:

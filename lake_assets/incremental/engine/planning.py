@@ -15,8 +15,7 @@ from itertools import pairwise
 from math import inf
 from typing import Literal
 
-from lake_assets.base.hours import format_hours, hour_key, ranges
-from lake_assets.base.timestamps import milliseconds, moment
+from lake_assets.base.hours import format_hours, from_milliseconds, hour_key, milliseconds, ranges
 from lake_assets.incremental.declaration import Mode, Sequential, Stateful, Stateless
 from lake_assets.incremental.engine.model import (
     Committed,
@@ -111,7 +110,7 @@ def plan(inputs: PlanningInput, *, acknowledge: bool = False) -> Decision:
         now, rest, follows = _first_chunk(inputs, due, grain.whole(changed.keys() - only_follow))
         build = {hour: due[hour] for hour in now}
         waiting |= rest
-        if isinstance(mode, Stateless) and _only_appends(inputs):
+        if isinstance(mode, Stateless) and all(each.appends_only and not each.earlier.exist for each in inputs.changes):
             late = late_rows(inputs, due)
         load = "overwrite" if late is None else "append"
         if isinstance(mode, Sequential) and max(now) < max(due):
@@ -310,13 +309,8 @@ def changed_hours(inputs: PlanningInput) -> dict[int, str]:
 def _why_pending(committed: Committed, hour: int) -> str:
     waits = committed.waiting[hour]
     if waits.kind == "late":
-        return f"late rows, deferred since {moment(waits.since_ms):%Y-%m-%d %H:%M} UTC, are due"
+        return f"late rows, deferred since {from_milliseconds(waits.since_ms):%Y-%m-%d %H:%M} UTC, are due"
     return committed.why(hour)
-
-
-def _only_appends(inputs: PlanningInput) -> bool:
-    """Whether appending the new rows of every source brings the target up to date: they replace no earlier version."""
-    return all(each.appends_only and not each.earlier.exist for each in inputs.changes)
 
 
 def _first_within_threshold(inputs: PlanningInput) -> float:
@@ -429,7 +423,7 @@ def deferred_hours(inputs: PlanningInput) -> dict[int, DeferredHour]:
         is_shown = source.how == "history" and not source.earlier.exist
         for snapshot in source.effective:
             touched = grain.whole(hour for first, end in snapshot.hours for hour in range(first, end + 1))
-            is_past = moment(snapshot.committed_at_ms) <= now + CLOCK_TOLERANCE
+            is_past = from_milliseconds(snapshot.committed_at_ms) <= now + CLOCK_TOLERANCE
             may_wait = is_shown and is_past and snapshot.effect == "append"
             old = {hour for hour in touched if may_wait and hour <= last}
             urgent |= touched - old

@@ -29,12 +29,12 @@ from lake_assets.base.columns import (
     TIED,
     TIME,
     VALID,
+    any_of,
     column,
     columns,
     hash_sql,
     hour_of,
 )
-from lake_assets.base.conditions import any_of
 from lake_assets.base.hours import FIRST_HOUR, LAST_HOUR, hour_key
 from lake_assets.base.sql_text import is_true
 from lake_assets.base.time_filters import hours_condition, moment

@@ -21,8 +21,7 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
-from lake_assets.base.columns import ENTITY, HASH, KEY, REASON, SIGN, column, columns
-from lake_assets.base.conditions import union_by_name
+from lake_assets.base.columns import ENTITY, HASH, KEY, REASON, SIGN, column, columns, union_by_name
 from lake_assets.base.time_filters import before, hours_condition, moment, replaced_hours, within
 from lake_assets.connections.row_checkpoint import aggregate, checkpoint_rows
 from lake_assets.incremental.declaration import LANDED as USUALLY_LANDED

@@ -21,11 +21,9 @@ from types import CodeType, FunctionType, ModuleType
 from typing import TYPE_CHECKING, Any
 
 from lake_assets.base.hours import format_hours
-from lake_assets.connections.query_functions import nondeterministic_functions
-from lake_assets.connections.row_order import REMEDY, order_dependent
+from lake_assets.connections.query_plans import REMEDY, nondeterministic_functions, order_dependent
 from lake_assets.errors import AuditBroken, FunctionFailed, LakeError, RowsFailed
-from lake_assets.errors.described import is_machines_fault
-from lake_assets.errors.refusals import Refusal, explain, find_refusal
+from lake_assets.errors.described import Refusal, explain, find_refusal, is_machines_fault
 from lake_assets.errors.texts import ErrorText, first_line, text_of
 from lake_assets.incremental.declaration import SessionContext, Target
 from lake_assets.incremental.declaration.target import Audit

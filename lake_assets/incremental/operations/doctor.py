@@ -24,11 +24,22 @@ from pyiceberg.table import Table
 
 from lake_assets.base.findings import Check, Finding, Level, Repair, run_checks
 from lake_assets.base.hours import hour_key
-from lake_assets.connections import remembered_tables, table_folders
-from lake_assets.connections.catalog import connect, is_blank, log_tables, remember_tables, sqlite_file, table_names
-from lake_assets.connections.clients.catalog_properties import pyiceberg_properties
-from lake_assets.connections.clients.postgresql import safe_address
-from lake_assets.connections.clients.sql_catalog import one_look
+from lake_assets.connections.catalog import (
+    METADATA_SUFFIX,
+    connect,
+    forget_tables,
+    has_snapshots,
+    is_blank,
+    local_tables,
+    log_tables,
+    pyiceberg_properties,
+    read_remembered,
+    remember_tables,
+    safe_address,
+    sqlite_file,
+    table_names,
+)
+from lake_assets.connections.sql_catalog import one_look
 from lake_assets.errors import (
     CatalogLost,
     InvalidCompleteThrough,
@@ -209,7 +220,7 @@ def find_lost(name: str, location: str | None, properties: Mapping[str, str]) ->
     files = []
     for listed in list_files(io, f"{location}/metadata"):
         file = listed.path.rpartition("/")[2]
-        if not file.endswith(table_folders.METADATA_SUFFIX):
+        if not file.endswith(METADATA_SUFFIX):
             continue
         try:
             metadata = FromInputFile.table_metadata(io.new_input(f"{location}/metadata/{file}"))
@@ -274,10 +285,10 @@ class _Home:
 
     def check_catalog(self) -> Iterator[Finding]:
         address = self.settings.catalog_address
-        remembered = remembered_tables.read(self.settings.home)
+        remembered = read_remembered(self.settings.home)
         had: dict[str, str | None] = {}
-        for name, folder in table_folders.local_tables(self.settings.warehouse_address).items():
-            if table_folders.has_snapshots(folder):
+        for name, folder in local_tables(self.settings.warehouse_address).items():
+            if has_snapshots(folder):
                 had[name] = f"file://{folder}"
         had |= remembered.tables if remembered else {}
         own = pyiceberg_properties(self.settings, chooses_io=False)
@@ -324,7 +335,7 @@ class _Home:
             remedy, repair = table.choice.remedy, None
             if remembered and table.name in remembered.tables:
                 what = f"forgets {table.name}, which has no files and no pipeline declares"
-                repair = Repair(what, partial(remembered_tables.forget, self.settings.home, [table.name]))
+                repair = Repair(what, partial(forget_tables, self.settings.home, [table.name]))
                 remedy += f" If it was dropped, `lake doctor --repair` {what}."
             yield Finding(CATALOG, "warning", text, remedy, repair)
         new = sorted(declared - present - known.keys())

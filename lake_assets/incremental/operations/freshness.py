@@ -6,7 +6,7 @@ Both are computed from metadata alone, so they are known while nothing runs. `ev
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING
 
@@ -107,14 +107,6 @@ def freshness(catalog: Catalog, pipeline: Pipeline, target: Target, now: datetim
 def with_max_delay(pipeline: Pipeline) -> list[Target]:
     """Return the targets that declare a `max_delay`."""
     return [target for target in pipeline.targets if target.max_delay is not None]
-
-
-def with_default_max_delay(pipeline: Pipeline, max_delay: timedelta | None) -> Pipeline:
-    """Return the pipeline with a `max_delay` for the targets that declare none; None leaves it as it is."""
-    targets = []
-    for target in pipeline.targets:
-        targets.append(target if target.max_delay is not None else replace(target, max_delay=max_delay))
-    return replace(pipeline, targets=tuple(targets))
 
 
 def target_problems(engine: Engine) -> list[TargetError]:

@@ -16,7 +16,7 @@ from itertools import islice
 from pyiceberg.catalog import Catalog
 from pyiceberg.catalog.sql import SqlCatalog
 
-from lake_assets.connections.clients.sql_catalog import locations_in
+from lake_assets.connections.sql_catalog import locations_in
 from lake_assets.errors import TableDamaged
 from lake_assets.incremental.declaration import Pipeline, Target
 from lake_assets.incremental.engine import iceberg

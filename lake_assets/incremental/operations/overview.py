@@ -10,16 +10,16 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 from pyiceberg.catalog import Catalog
 from pyiceberg.table import DataScan, FileScanTask, Table
 
-from lake_assets.base.progress import Progress, unseen
 from lake_assets.errors import TableMissing
 from lake_assets.errors.described import describe
 from lake_assets.incremental.declaration import LANDED, Pipeline, RawTable, Target
-from lake_assets.incremental.declaration.column_lineage import column_sources
+from lake_assets.incremental.declaration.pipeline import column_sources
 from lake_assets.incremental.engine import iceberg
 from lake_assets.incremental.engine.arrivals import LOOKBACK_HOURS, Arrivals, arrival_counter, count_by_commit
 from lake_assets.incremental.engine.columns import check_time_columns
@@ -29,6 +29,10 @@ from lake_assets.incremental.engine.model import AuditResult, HeldHour
 from lake_assets.incremental.engine.planner import built_by_other_code
 from lake_assets.incremental.engine.session_log import SessionLog, SessionRecord
 from lake_assets.incremental.engine.state import State, read_state
+
+if TYPE_CHECKING:
+    from lake_assets.incremental.engine.engine import Progress
+
 
 SESSIONS = 1000
 """How many of a target's newest sessions are shown: those of some weeks."""
@@ -187,7 +191,7 @@ class Overview:
     targets: tuple[TargetOverview, ...]
 
 
-def overview(catalog: Catalog, pipeline: Pipeline, *, now: datetime, progress: Progress = unseen) -> Overview:
+def overview(catalog: Catalog, pipeline: Pipeline, *, now: datetime, progress: Progress = iter) -> Overview:
     """Return the present overview of a pipeline.
 
     A table that is missing, damaged or not as declared has a problem in the overview; the others are read all the same.

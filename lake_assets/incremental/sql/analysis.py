@@ -2,33 +2,30 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from lake_assets.base.sql_text import is_true, is_understood
-from lake_assets.connections.query_functions import functions_in_sql
-from lake_assets.connections.row_order import REMEDY, order_dependent_in_sql, sums_of_floats
+from lake_assets.base.sql_text import column_line, find_mistake, is_true, is_understood
+from lake_assets.connections.query_plans import REMEDY, functions_in_sql, order_dependent_in_sql, sums_of_floats
 from lake_assets.errors import ConfigurationError
-from lake_assets.errors.refusals import UNRESOLVED_COLUMN, Refusal, explain, find_refusal
+from lake_assets.errors.described import UNRESOLVED_COLUMN, Refusal, explain, find_refusal
 from lake_assets.incremental.declaration import Pipeline
-from lake_assets.incremental.declaration.arguments import closest, suggestion
-from lake_assets.incremental.declaration.names import IDENTIFIER, require_columns
-from lake_assets.incremental.declaration.own_sql import conditions_of, require_condition, require_query
+from lake_assets.incremental.declaration.names import IDENTIFIER, closest, require_columns, suggestion
+from lake_assets.incremental.declaration.validation import conditions_of, require_condition, require_query
 from lake_assets.incremental.engine.audits import offending_rows
-from lake_assets.incremental.sql.column_types import NO_TIME_ZONE, NO_TYPE, has_spark_type, iceberg_type, spark_schema
 from lake_assets.incremental.sql.declare import audits_of, located, mode_of, sources_of, target_of
-from lake_assets.incremental.sql.folder import SqlFolder, SqlTable, assembled, current_columns
-from lake_assets.incremental.sql.lineage import column_lineage, tables_read
-from lake_assets.incremental.sql.query import PREVIOUS, SESSION_HOURS, explain_refusal, run_query
-from lake_assets.incremental.sql.statement import column_line, find_mistake
-from lake_assets.incremental.sql.stored_columns import (
+from lake_assets.incremental.sql.files import (
     Schema,
     StoredColumns,
     columns_file,
     fingerprint,
     write_columns,
 )
+from lake_assets.incremental.sql.folder import SqlFolder, SqlTable, assembled, current_columns
+from lake_assets.incremental.sql.lineage import column_lineage, tables_read
+from lake_assets.incremental.sql.query import PREVIOUS, SESSION_HOURS, explain_refusal, run_query
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -390,3 +387,55 @@ def _warnings(table: SqlTable, stored: StoredColumns) -> list[str]:
     if stored.unknown_lineage:
         found.append(f"the source columns of {', '.join(stored.unknown_lineage)} are unknown")
     return found
+
+
+SPARK_TYPES = {
+    "string": "string",
+    "uuid": "string",
+    "int": "int",
+    "long": "bigint",
+    "float": "float",
+    "double": "double",
+    "boolean": "boolean",
+    "date": "date",
+    "timestamptz": "timestamp",
+    "timestamp": "timestamp_ntz",
+    "binary": "binary",
+}
+"""Iceberg type → Spark's name of it. `decimal` is the same in both."""
+
+ICEBERG_TYPES = {
+    **{spark: iceberg for iceberg, spark in SPARK_TYPES.items() if iceberg != "uuid"},
+    "smallint": "int",
+    "tinyint": "int",
+}
+
+NO_TYPE = "void"
+"""Spark's type of an untyped NULL."""
+
+NO_TIME_ZONE = "timestamp"
+"""The Iceberg type of Spark's TIMESTAMP_NTZ."""
+
+_DECIMAL = re.compile(r"decimal\((\d+),\s*(\d+)\)")
+
+
+def iceberg_type(spark_type: str) -> str | None:
+    """Return the Iceberg type of a Spark type, such as `bigint`; None if a table cannot store it."""
+    decimal = _DECIMAL.fullmatch(spark_type)
+    if decimal:
+        return f"decimal({decimal[1]}, {decimal[2]})"
+    return ICEBERG_TYPES.get(spark_type)
+
+
+def has_spark_type(iceberg: str) -> bool:
+    """Return whether `spark_schema` knows the Spark type of an Iceberg type: it knows none that has fields."""
+    return iceberg in SPARK_TYPES or iceberg.startswith("fixed") or _DECIMAL.fullmatch(iceberg) is not None
+
+
+def spark_schema(columns: Mapping[str, str]) -> str:
+    """Return columns with Iceberg types as a schema of Spark: `amount decimal(9, 2), paid_at timestamp`."""
+    parts = []
+    for column, found in columns.items():
+        shown = "binary" if found.startswith("fixed") else SPARK_TYPES.get(found, found)
+        parts.append(f"`{column}` {shown}")
+    return ", ".join(parts)

@@ -1,14 +1,18 @@
-"""From the attributes of YAML to the values that Python declarations make. Pure."""
+"""From the attributes of YAML to the values that Python declarations make, audits among them. Pure."""
 
 from __future__ import annotations
 
 import hashlib
+import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
+from pydantic import ConfigDict, ValidationError, validate_call
+
+from lake_assets.base.sql_text import column_line
 from lake_assets.errors import ConfigurationError
 from lake_assets.incremental.declaration import (
     IDENTIFIER,
@@ -23,18 +27,19 @@ from lake_assets.incremental.declaration import (
     Target,
     incremental_asset,
 )
-from lake_assets.incremental.declaration.arguments import suggestion
 from lake_assets.incremental.declaration.code_version import query_code
-from lake_assets.incremental.declaration.grains import declared_grain
-from lake_assets.incremental.declaration.names import require_name
+from lake_assets.incremental.declaration.modes import declared_grain
+from lake_assets.incremental.declaration.names import require_name, suggestion
 from lake_assets.incremental.declaration.target import Audit
-from lake_assets.incremental.sql.attributes import SourceAttributes, SourceTableAttributes, TableAttributes
-from lake_assets.incremental.sql.declared_audits import declared_audit
-from lake_assets.incremental.sql.files import Declaration, SqlText
-from lake_assets.incremental.sql.query import RESERVED
-from lake_assets.incremental.sql.statement import column_line
-from lake_assets.incremental.sql.stored_columns import StoredColumns
-from lake_assets.incremental.sql.transform import SqlTransform
+from lake_assets.incremental.engine import audits
+from lake_assets.incremental.sql.files import (
+    Declaration,
+    SourceTableAttributes,
+    SqlText,
+    StoredColumns,
+    TableAttributes,
+)
+from lake_assets.incremental.sql.query import RESERVED, SqlTransform
 
 MODES: Mapping[str, Callable[..., Mode]] = {"stateless": Stateless, "stateful": Stateful, "sequential": Sequential}
 
@@ -111,7 +116,15 @@ def raw_tables_of(declaration: Declaration) -> list[RawTable]:
     for number, source in enumerate(attributes.sources):
         if source.columns:
             with located(declaration, "sources", number):
-                found.append(_inline(source))
+                found.append(
+                    RawTable(
+                        source.table,
+                        columns=source.columns,
+                        time_column=source.time_column,
+                        description=source.description,
+                        renamed_from=source.renamed_from,
+                    )
+                )
     return found
 
 
@@ -232,16 +245,6 @@ def located(declaration: Declaration, *location: int | str) -> Iterator[None]:
         raise ConfigurationError(f"{place}: {error.problem}", remedy=error.remedy) from None
 
 
-def _inline(source: SourceAttributes) -> RawTable:
-    return RawTable(
-        source.table,
-        columns=source.columns,
-        time_column=source.time_column,
-        description=source.description,
-        renamed_from=source.renamed_from,
-    )
-
-
 def _check_columns(declaration: Declaration, sql: SqlText, columns: Sequence[str]) -> None:
     """Check that the query selects the columns that the declaration names."""
     attributes = declaration.attributes
@@ -292,3 +295,73 @@ def _code_version(attributes: TableAttributes, query: str | Sequence[str]) -> st
                 del source[name]
     hashed = repr((query, built))
     return hashlib.sha256(hashed.encode()).hexdigest()[:CODE_VERSION_DIGITS]
+
+
+AuditFactory = Callable[..., Audit]
+
+
+def audit_factories() -> dict[str, AuditFactory]:
+    """Return name → function, for each function that returns an audit."""
+    found: dict[str, AuditFactory] = {}
+    for name, function in inspect.getmembers(audits, inspect.isfunction):
+        if not name.startswith("_") and function.__annotations__.get("return") == "Audit":
+            found[name] = function
+    return found
+
+
+def declared_audit(written: str | Mapping[str, Any], place: str) -> Audit:
+    """Return an audit as it is written: `unique_key`, `{not_null: [account_id]}` or `{sql: {name: ..., query: ...}}`.
+
+    Args:
+        written: The name, or a mapping of the name to a list of columns or a mapping of arguments.
+        place: Where it is written, for messages.
+
+    Raises:
+        ConfigurationError: There is no such audit, or its arguments are wrong.
+    """
+    named = {written: None} if isinstance(written, str) else written
+    if len(named) != 1:
+        raise ConfigurationError(
+            f"{place}: an audit has the names {', '.join(map(str, named))}.",
+            remedy="Write one audit in each item of the list: - {not_null: [account_id]}",
+        )
+    name, arguments = next(iter(named.items()))
+    factories = audit_factories()
+    if name not in factories:
+        raise ConfigurationError(f"{place}: there is no audit {name!r}.", remedy=suggestion(name, tuple(factories)))
+    factory = factories[name]
+    positional, keywords = _arguments(arguments)
+    try:
+        inspect.signature(factory).bind(*positional, **keywords)
+        checked = validate_call(config=ConfigDict(arbitrary_types_allowed=True))(factory)
+        return checked(*positional, **keywords)
+    except TypeError as error:
+        problem = str(error)
+    except ValidationError as error:
+        first = error.errors()[0]
+        problem = f"{'.'.join(map(str, first['loc']))} is {first['input']!r}: {first['msg']}"
+    raise ConfigurationError(
+        f"{place}: the arguments of the audit {name!r} are wrong: {problem}.",
+        remedy=f"Its arguments are {_shown_signature(factory)}.",
+    )
+
+
+def _arguments(written: Any) -> tuple[list[Any], dict[str, Any]]:
+    """Return positional and named arguments. `columns` of a mapping are the columns of an audit that takes any."""
+    if written is None:
+        return [], {}
+    if isinstance(written, list):
+        return written, {}
+    if isinstance(written, Mapping):
+        named = dict(written)
+        columns = named.pop("columns", [])
+        return (columns if isinstance(columns, list) else [columns]), named
+    return [written], {}
+
+
+def _shown_signature(factory: AuditFactory) -> str:
+    shown = []
+    for parameter in inspect.signature(factory).parameters.values():
+        is_optional = parameter.default is not parameter.empty
+        shown.append(f"{parameter.name} (default: {parameter.default})" if is_optional else parameter.name)
+    return ", ".join(shown) or "none"

@@ -1,29 +1,131 @@
-"""Reading the YAML files of a folder, and the SQL that they name. A mistake is reported with its file and line."""
+"""What lies in a folder of declarations: YAML files, the SQL that they name, and the columns that Spark found in it.
+
+The classes say which attributes a declaration has, as its author writes them; an unknown one is an error. A mistake is
+reported with its file and line. The columns of a query are kept beside its declaration, in `payment_fact.columns.json`,
+so definitions load, and `lake plan` runs, without Spark. That file belongs into version control.
+"""
 
 from __future__ import annotations
 
+import hashlib
+import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Literal
 
 import yaml
-from pydantic import ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from lake_assets.base.sql_text import without_semicolon
 from lake_assets.errors import ConfigurationError
 from lake_assets.errors.texts import first_line
-from lake_assets.incremental.declaration.arguments import suggestion
-from lake_assets.incremental.sql.attributes import (
-    ATTRIBUTES,
-    SourceAttributes,
-    SourceTableAttributes,
-    TableAttributes,
-)
-from lake_assets.incremental.sql.statement import without_semicolon
+from lake_assets.incremental.declaration.names import suggestion
 
 if TYPE_CHECKING:
     from pydantic_core import ErrorDetails
+
+INCREMENTAL_TABLE = "lake_assets.IncrementalTable"
+SOURCE_TABLE = "lake_assets.SourceTable"
+"""The `type:` of a table that is built, and of a raw table that another program writes."""
+
+
+class Attributes(BaseModel):
+    """Attributes of YAML. An unknown one is an error."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class SourceAttributes(Attributes):
+    """A table that the SQL reads."""
+
+    table: str = Field(description="The table, namespace.name.")
+    time_column: str = Field(description="The column of the row's own time; a timestamptz.")
+    key: str | None = Field(None, description="The column that, with the time, identifies a row of a raw table.")
+    landed_column: str | None = Field(
+        None, description="The column of the time when a row landed, of a table that another program has made."
+    )
+    rules: dict[str, str] = Field({}, description="Reason → SQL condition. Rows for which it is true are quarantined.")
+    name: str | None = Field(None, description="Its name in the SQL; default: the table without its namespace.")
+    keep: Literal["first", "last", "all"] = Field("first", description="Which rows of one key count.")
+    order_by: str | list[str] | None = Field(None, description="The columns that order the versions of a key.")
+    deleted: str | None = Field(None, description="SQL condition. A version for which it is true deletes the key.")
+    columns: dict[str, str] = Field(
+        {}, description="Column → Iceberg type. Declares the raw table here, without its four landing columns."
+    )
+    renamed_from: dict[str, str] = Field({}, description="Column → its former name, which lake migrate renames.")
+    description: str = Field("", description="Of the raw table, if columns declare it here.")
+
+    @property
+    def sql_name(self) -> str:
+        """The name of its rows in the SQL."""
+        return self.name or self.table.rpartition(".")[2]
+
+
+class LateAttributes(Attributes):
+    """Which hours of a table wait if late rows change them, and how long."""
+
+    older_than: str = Field(description="An hour may wait if it ended so long before the last complete one: 6 hours.")
+    at_most: str = Field(description="The longest time that late rows wait: 4 hours.")
+    or_rows: int | None = Field(None, description="The number of waiting rows at which they are built earlier.")
+
+
+class TableAttributes(Attributes):
+    """A table that is built by SQL: the attributes of `lake_assets.IncrementalTable`."""
+
+    table: str = Field(description="The table, namespace.name.")
+    mode: str | dict[str, dict[str, Any] | None] = Field(
+        description="stateless, stateful or sequential; with options: {stateful: {chunk_hours: 24}}."
+    )
+    sources: list[SourceAttributes] = Field(description="The tables that the SQL reads, the driving one first.")
+    key: str | list[str] = Field(description="The columns that, with the time, identify a row.")
+    time_column: str = Field(description="The column of the event time; a timestamptz.")
+    sql: str = Field(description="The file of the query, ending in .sql, relative to this file; or the query itself.")
+    audits: list[str | dict[str, Any]] = Field([], description="Checks of what is built, before it is published.")
+    columns: dict[str, str] = Field(
+        {}, description="Column → Iceberg type; only a table whose SQL reads `previous` needs it."
+    )
+    description: str = Field("", description="Shown in Dagster.")
+    descriptions: dict[str, str] = Field({}, description="Column → what is in it.")
+    owners: list[str] = Field([], description="Shown in Dagster: email addresses, or team:name.")
+    grain: Literal["hour", "day"] = Field("hour", description="What one partition contains.")
+    timezone: str = Field("UTC", description="The IANA time zone of the days, if the grain is day.")
+    quarantine_limit: int = Field(100, description="A check fails if a session quarantines more rows.")
+    max_delay_minutes: int | None = Field(None, description="Minutes after which an incomplete hour or day is late.")
+    late: LateAttributes | None = Field(None, description="Hours that wait if late rows change them; default: none.")
+    renamed_from: dict[str, str] = Field({}, description="Column → its former name, which lake migrate renames.")
+    subjects: dict[str, list[str]] = Field({}, description="Subject of erasure → the columns that contain its id.")
+
+    @property
+    def name(self) -> str:
+        """The table without its namespace."""
+        return self.table.rpartition(".")[2]
+
+    @property
+    def mode_name(self) -> str:
+        """The mode without its options."""
+        return self.mode if isinstance(self.mode, str) else next(iter(self.mode), "")
+
+
+class SourceTableAttributes(Attributes):
+    """A raw table that another program writes: the attributes of `lake_assets.SourceTable`."""
+
+    table: str = Field(description="The table, namespace.name.")
+    columns: dict[str, str] = Field(description="Column → Iceberg type, without the four landing columns.")
+    renamed_from: dict[str, str] = Field({}, description="Column → its former name, which lake migrate renames.")
+    time_column: str = Field(description="The column of the row's own time; a timestamptz.")
+    description: str = Field("", description="Shown in Dagster.")
+    descriptions: dict[str, str] = Field({}, description="Column → what is in it.")
+    subjects: dict[str, list[str]] = Field({}, description="Subject of erasure → the columns that contain its id.")
+
+
+ATTRIBUTES: dict[str, type[TableAttributes] | type[SourceTableAttributes]] = {
+    INCREMENTAL_TABLE: TableAttributes,
+    SOURCE_TABLE: SourceTableAttributes,
+}
+"""Type of a declaration → its attributes."""
+
 
 SUFFIXES = (".yaml", ".yml")
 OF_THIS_PROJECT = "lake_assets."
@@ -250,3 +352,83 @@ def _lines(node: yaml.Node | None, path: tuple[int | str, ...] = ()) -> Iterator
     elif isinstance(node, yaml.SequenceNode):
         for number, value in enumerate(node.value):
             yield from _lines(value, (*path, number))
+
+
+FORMAT = 1
+"""Of the file. A file of another format counts as missing."""
+
+Schema = Mapping[str, str]
+"""Column → Iceberg type."""
+
+
+@dataclass(frozen=True)
+class StoredColumns:
+    """What is known of a query without Spark.
+
+    Attributes:
+        fingerprint: Of the query and the schemas of its sources, as they were when Spark analysed it.
+        columns: Column → Iceberg type, in the order of the query.
+        lineage: Column → the source columns that it comes from; none for a constant.
+        unknown_lineage: The columns of which this cannot be told.
+    """
+
+    fingerprint: str
+    columns: Schema
+    lineage: Mapping[str, Sequence[str]]
+    unknown_lineage: tuple[str, ...] = ()
+
+
+def fingerprint(sql: SqlText, attributes: TableAttributes, schemas: Mapping[str, Schema | None]) -> str:
+    """Return a hash of everything that the types of a query depend on.
+
+    Args:
+        sql: The query.
+        attributes: Of the table.
+        schemas: Source table → its columns; None for a table that only the catalog knows.
+    """
+    sources: list[object] = []
+    for source in attributes.sources:
+        columns = schemas[source.table]
+        known = None if columns is None else sorted(columns.items())
+        sources.append([source.sql_name, source.table, known])
+    parts = [sql.text, sources, list(attributes.columns.items()), attributes.mode_name == "sequential"]
+    return hashlib.sha256(json.dumps(parts).encode()).hexdigest()
+
+
+def columns_file(declaration: Declaration) -> Path:
+    """Return the file of the columns of a table."""
+    attributes = declaration.attributes
+    assert isinstance(attributes, TableAttributes)
+    return declaration.file.parent / f"{attributes.name}.columns.json"
+
+
+def read_columns(file: Path) -> StoredColumns | None:
+    """Return what a file has; None if there is none, or none that this version can read."""
+    try:
+        found = json.loads(file.read_text(encoding="utf-8"))
+        if found["format"] != FORMAT:
+            return None
+        return StoredColumns(
+            fingerprint=found["fingerprint"],
+            columns=dict(found["columns"]),
+            lineage={column: tuple(sources) for column, sources in found["lineage"].items()},
+            unknown_lineage=tuple(found.get("unknown_lineage", ())),
+        )
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return None
+
+
+def write_columns(file: Path, stored: StoredColumns) -> bool:
+    """Write a file unless it has this content already. Return whether it was written."""
+    document = {
+        "format": FORMAT,
+        "fingerprint": stored.fingerprint,
+        "columns": dict(stored.columns),
+        "lineage": {column: list(sources) for column, sources in stored.lineage.items()},
+        "unknown_lineage": list(stored.unknown_lineage),
+    }
+    text = json.dumps(document, indent=2) + "\n"
+    if file.is_file() and file.read_text(encoding="utf-8") == text:
+        return False
+    file.write_text(text, encoding="utf-8")
+    return True

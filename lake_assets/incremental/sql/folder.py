@@ -10,15 +10,19 @@ from pathlib import Path
 from lake_assets.errors import ConfigurationError
 from lake_assets.incremental.declaration import TABLE, Pipeline, RawTable, Subject, Target
 from lake_assets.incremental.declaration.names import require_name
-from lake_assets.incremental.sql.attributes import TableAttributes
 from lake_assets.incremental.sql.declare import located, raw_tables_of, target_of
-from lake_assets.incremental.sql.files import Declaration, SqlText, read_folder, read_sql, shown
-from lake_assets.incremental.sql.stored_columns import (
+from lake_assets.incremental.sql.files import (
+    Declaration,
     Schema,
+    SqlText,
     StoredColumns,
+    TableAttributes,
     columns_file,
     fingerprint,
     read_columns,
+    read_folder,
+    read_sql,
+    shown,
 )
 
 

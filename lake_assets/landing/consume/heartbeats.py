@@ -12,7 +12,7 @@ from datetime import datetime, timedelta
 
 from confluent_kafka import KafkaError, Message, Producer
 
-from lake_assets.base.timestamps import milliseconds
+from lake_assets.base.hours import milliseconds
 from lake_assets.connections.kafka import TIMEOUT_SECONDS, client, remedy_of
 from lake_assets.errors import ServiceError
 from lake_assets.landing.consume.kafka_reader import existing_partitions, partitions

@@ -13,7 +13,7 @@ from datetime import datetime
 
 import sqlalchemy as sa
 
-from lake_assets.base.timestamps import milliseconds, moment
+from lake_assets.base.hours import from_milliseconds, milliseconds
 from lake_assets.landing.manifest.schema import IDLE_SPANS
 from lake_assets.landing.manifest.store import Manifest
 
@@ -53,7 +53,7 @@ def idle_spans(manifest: Manifest, topic: str) -> SpansByZone:
     found: dict[str, dict[int, IdleSpan]] = {}
     with manifest.engine.connect() as connection:
         for row in connection.execute(sa.select(IDLE_SPANS).where(IDLE_SPANS.c.topic == topic)):
-            span = IdleSpan(row.topic, row.partition, row.first, row.last, moment(row.heartbeat))
+            span = IdleSpan(row.topic, row.partition, row.first, row.last, from_milliseconds(row.heartbeat))
             found.setdefault(row.zone, {})[row.partition] = span
     return found
 

@@ -15,7 +15,7 @@ from datetime import datetime
 from functools import cached_property
 from typing import Any
 
-from lake_assets.base.timestamps import is_moment, milliseconds
+from lake_assets.base.hours import is_moment, milliseconds
 from lake_assets.base.values import KINDS, Cast, KeyTwice, Refused, cast, json_object, moment_of
 from lake_assets.errors import ConfigurationError, UsageError
 from lake_assets.incremental.declaration import Pipeline, RawTable, Topic

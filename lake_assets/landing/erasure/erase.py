@@ -13,7 +13,7 @@ from datetime import datetime
 from functools import partial
 
 from lake_assets.base.failpoints import reach
-from lake_assets.base.timestamps import milliseconds
+from lake_assets.base.hours import milliseconds
 from lake_assets.errors import ErasureStopped
 from lake_assets.incremental.declaration import Pipeline
 from lake_assets.incremental.engine.erasures import Erasure, KeyedHash, erasure_key

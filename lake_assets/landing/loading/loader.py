@@ -17,7 +17,7 @@ from pyiceberg.table import Table
 from tenacity import retry, retry_if_exception_type, stop_after_attempt, wait_random_exponential
 
 from lake_assets.base.failpoints import reach
-from lake_assets.base.timestamps import moment
+from lake_assets.base.hours import from_milliseconds
 from lake_assets.errors import FileDamaged, PublishConflict, SourceError, StateMoved
 from lake_assets.incremental.declaration import Subject
 from lake_assets.incremental.engine import iceberg
@@ -266,7 +266,7 @@ class Loader:
                 f"{self.feed.raw.table}, but is none any more: {row}.",
                 remedy="Declare the columns of the raw table as they were when it was landed.",
             )
-        return LandedRow(row, moment(record.timestamp))
+        return LandedRow(row, from_milliseconds(record.timestamp))
 
     def _without_erased(self, rows: list[LandedRow]) -> list[LandedRow]:
         """Drop rows that were sent before their subject was erased. Costs one look at the catalog if nobody was."""

@@ -8,7 +8,7 @@ from datetime import datetime
 
 import sqlalchemy as sa
 
-from lake_assets.base.timestamps import milliseconds
+from lake_assets.base.hours import milliseconds
 from lake_assets.errors import FilesDiffer, LandingError, OffsetsOverlap, StateMoved, UsageError
 from lake_assets.landing.files.entries import DataFile, compare, identity_of, offsets
 from lake_assets.landing.files.offset_ranges import RangeIndex

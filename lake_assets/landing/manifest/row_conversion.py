@@ -8,7 +8,7 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from lake_assets.base.timestamps import milliseconds, moment
+from lake_assets.base.hours import from_milliseconds, milliseconds
 from lake_assets.landing.files.checksum import Checksum
 from lake_assets.landing.files.entries import DataFile, identity_of
 from lake_assets.landing.files.offset_ranges import Ranges
@@ -70,8 +70,8 @@ def entry_of(row: sa.Row[Any]) -> Entry:
         verdict=found["verdict"],
         stage=found["stage"],
         version=found["version"],
-        added_at=moment(found["added_at"]),
-        retired_at=None if retired_at is None else moment(retired_at),
+        added_at=from_milliseconds(found["added_at"]),
+        retired_at=None if retired_at is None else from_milliseconds(retired_at),
         reason=found["reason"],
     )
 

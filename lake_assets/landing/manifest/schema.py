@@ -9,9 +9,9 @@ from typing import Literal, get_args
 
 import sqlalchemy as sa
 
-from lake_assets.base.version import __version__
 from lake_assets.errors import StoredByNewerVersion
 from lake_assets.landing.files.entries import DataFile
+from lake_assets.settings import __version__
 
 Verdict = Literal["provisional", "verified", "quarantined"]
 Stage = Literal["staged", "live", "retired"]

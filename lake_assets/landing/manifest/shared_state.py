@@ -14,7 +14,7 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from lake_assets.base.timestamps import milliseconds
+from lake_assets.base.hours import milliseconds
 from lake_assets.errors import UsageError
 from lake_assets.landing.files.cutover import Policy
 from lake_assets.landing.files.offset_ranges import Ranges, with_number_keys

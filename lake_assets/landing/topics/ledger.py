@@ -16,7 +16,7 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from lake_assets.base.timestamps import milliseconds, moment
+from lake_assets.base.hours import from_milliseconds, milliseconds
 from lake_assets.errors import StateMoved
 from lake_assets.landing.files.offset_ranges import with_number_keys, with_text_keys
 from lake_assets.landing.manifest.coverage import Cover
@@ -181,7 +181,7 @@ def _insert_loss(connection: sa.Connection, loss: Loss) -> None:
 def _loss_of(row: sa.Row[Any]) -> Loss:
     found = dict(row._mapping)
     found["zones"] = tuple(json.loads(row.zones))
-    found["accepted_at"] = moment(row.accepted_at)
+    found["accepted_at"] = from_milliseconds(row.accepted_at)
     return Loss(**found)
 
 

@@ -13,7 +13,7 @@ from datetime import datetime
 
 import sqlalchemy as sa
 
-from lake_assets.base.timestamps import milliseconds, moment
+from lake_assets.base.hours import from_milliseconds, milliseconds
 from lake_assets.landing.files.sharding import parse_shard
 from lake_assets.landing.manifest.coverage import Cover, ready_ends
 from lake_assets.landing.manifest.index_rows import begun_offsets
@@ -66,7 +66,7 @@ class Retention:
         query = sa.select(RETENTION_MARKS).where(is_same).order_by(RETENTION_MARKS.c.at, RETENTION_MARKS.c.partition)
         with self.manifest.engine.connect() as connection:
             rows = connection.execute(query).all()
-        return [Mark(row.partition, row.end, moment(row.at)) for row in rows]
+        return [Mark(row.partition, row.end, from_milliseconds(row.at)) for row in rows]
 
     def replace_marks(self, epoch: Epoch, marks: Iterable[Mark]) -> None:
         """Record the marks of a topic in the place of all that it has."""

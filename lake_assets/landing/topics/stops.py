@@ -8,7 +8,7 @@ from datetime import datetime
 
 import sqlalchemy as sa
 
-from lake_assets.base.timestamps import milliseconds, moment
+from lake_assets.base.hours import from_milliseconds, milliseconds
 from lake_assets.errors import LakeError
 from lake_assets.landing.manifest.schema import STOPS
 from lake_assets.landing.manifest.store import Manifest
@@ -48,7 +48,7 @@ class Stops:
             query = query.where(STOPS.c.topic == topic)
         with self.manifest.engine.connect() as connection:
             rows = connection.execute(query).mappings().all()
-        return [Stop(**{**row, "since": moment(row["since"])}) for row in rows]
+        return [Stop(**{**row, "since": from_milliseconds(row["since"])}) for row in rows]
 
     def record(self, zone: str, topic: str, partition: int, error: LakeError, *, now: datetime) -> None:
         """Record that a partition stopped. The time of a stop for the same reason does not change."""

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import sys
+import traceback
 import warnings
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -12,9 +14,14 @@ from typing import Any
 
 import typer
 
-from lake_assets.connections.error_log import log_error
 from lake_assets.errors.described import describe, has_details
 from lake_assets.errors.texts import ErrorText
+
+MAX_BYTES = 5 << 20
+"""Size at which a log is replaced; the one before it is kept as `errors.log.1`."""
+
+OWNER_ONLY = 0o600
+"""Tracebacks may contain values of rows."""
 
 
 def show_error(error: BaseException, home: Path) -> None:
@@ -25,9 +32,21 @@ def show_error(error: BaseException, home: Path) -> None:
 
 
 def log(error: BaseException, home: Path) -> Path | None:
-    """Log the traceback of an error. Return the path of the log; None if it cannot be written."""
+    """Append the traceback of an error to the log. Return the path of the log; None if it cannot be written."""
+    path = home / "logs" / "errors.log"
     command = " ".join(["lake", *sys.argv[1:2]])
-    return log_error(home, error, command=command, at=datetime.now(UTC))
+    lines = traceback.format_exception(error)
+    text = f"{datetime.now(UTC):%Y-%m-%d %H:%M:%S} UTC {command}\n{''.join(lines)}\n"
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        if path.exists() and path.stat().st_size > MAX_BYTES:
+            path.replace(path.with_suffix(".log.1"))
+        file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, OWNER_ONLY)
+        with os.fdopen(file, "a", encoding="utf-8") as opened:
+            opened.write(text)
+    except OSError:
+        return None
+    return path
 
 
 def show_log(path: Path | None) -> None:

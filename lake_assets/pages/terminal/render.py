@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, is_dataclass
 from datetime import datetime
-from typing import Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from rich.console import Console
 from rich.progress import Progress as RichProgress
@@ -16,7 +16,9 @@ from rich.table import Table
 from rich.text import Text
 
 from lake_assets.base.hours import hour_key
-from lake_assets.base.progress import Item, Progress
+
+if TYPE_CHECKING:
+    from lake_assets.incremental.engine.engine import Item, Progress
 
 Value = TypeVar("Value")
 Row = TypeVar("Row")

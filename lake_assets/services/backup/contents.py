@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from lake_assets.connections.addresses import PORTS_FILE, run_folder
+from lake_assets.connections.addresses import PORTS_FILE, RESTORING_FOLDER, run_folder
 from lake_assets.errors import BackupDamaged, StoredByNewerVersion, UsageError
 
 FORMAT = 1
@@ -19,7 +19,6 @@ FORMAT = 1
 
 CONTENTS_FILE = "contents.json"
 FILES_FOLDER = "files"
-RESTORING_FOLDER = "restoring"
 
 LEFT_OUT = frozenset({"logs", run_folder(Path()).name, "key-index", "jars", "kafka-jars", RESTORING_FOLDER})
 """Entries of a data directory that are not backed up: they are derived, downloaded, or of the processes that run."""

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import unquote, urlsplit
 
-from lake_assets.connections.clients.postgresql import safe_address
+from lake_assets.connections.catalog import safe_address
 
 if TYPE_CHECKING:
     from lake_assets.settings import Settings

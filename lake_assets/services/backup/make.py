@@ -15,15 +15,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from lake_assets.base.failpoints import BACKUP_POINTS, reach
-from lake_assets.base.version import __version__
-from lake_assets.connections.addresses import processes_of
-from lake_assets.connections.own_secrets import OWNER_ONLY
+from lake_assets.connections.addresses import OWNER_ONLY, processes_of
 from lake_assets.errors import UsageError
 from lake_assets.services.backup import contents as stored
 from lake_assets.services.backup.contents import CONTENTS_FILE, FILES_FOLDER, Contents, StoredFile
 from lake_assets.services.backup.copying import Fingerprint, copy_database, copy_file, files_of, is_database
 from lake_assets.services.backup.elsewhere import elsewhere
 from lake_assets.services.lifecycle import exclusive
+from lake_assets.settings import __version__
 
 if TYPE_CHECKING:
     from lake_assets.settings import Settings

@@ -13,10 +13,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from lake_assets.base.failpoints import RESTORE_POINTS, reach
-from lake_assets.connections.own_secrets import make_private
+from lake_assets.connections.addresses import RESTORING_FOLDER, make_private
 from lake_assets.errors import BackupDamaged, UsageError
 from lake_assets.services.backup import contents as stored
-from lake_assets.services.backup.contents import CONTENTS_FILE, FILES_FOLDER, RESTORING_FOLDER, Contents
+from lake_assets.services.backup.contents import CONTENTS_FILE, FILES_FOLDER, Contents
 from lake_assets.services.backup.copying import copy_file, files_of
 from lake_assets.services.backup.make import check_stopped
 from lake_assets.services.lifecycle import exclusive

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from lake_assets.errors import LakeError
-from lake_assets.pipeline_names import pipeline_names
 from lake_assets.services.dagster_services import dagster_environment
 from lake_assets.services.service import Service, log_says, python_module
+from lake_assets.settings import pipeline_names
 
 if TYPE_CHECKING:
     from lake_assets.settings import Settings

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from lake_assets.base.timestamps import is_moment, milliseconds, moment
+from lake_assets.base.hours import from_milliseconds, is_moment, milliseconds
 from lake_assets.errors import UsageError
 from lake_assets.serving.errors import LineageDamaged
 from lake_assets.serving.lineage.lineage import LineageEntry, SegmentLineage, State
@@ -228,4 +228,4 @@ def _moment(text: str) -> datetime:
     """Return the moment of milliseconds. Raises `ValueError` if they are none, or beyond the years 1 to 9999."""
     if not is_moment(int(text)):
         raise ValueError(text)
-    return moment(int(text))
+    return from_milliseconds(int(text))

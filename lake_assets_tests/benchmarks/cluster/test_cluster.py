@@ -14,8 +14,8 @@ from pydantic import SecretStr
 from benchmarks.cluster.standalone import EXECUTOR_CONF, master, master_address, worker
 from lake_assets import Pipeline
 from lake_assets.base.hours import hour_key
+from lake_assets.connections.addresses import create_spark_token, spark_address
 from lake_assets.connections.catalog import open_catalog
-from lake_assets.connections.own_secrets import create_spark_token, spark_address
 from lake_assets.connections.row_checkpoint import checkpoint_rows
 from lake_assets.connections.spark import MASTER, open_spark
 from lake_assets.demo.membership_simulator import worked_example

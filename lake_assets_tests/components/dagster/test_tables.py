@@ -19,8 +19,8 @@ from lake_assets import IncrementalTable, SourceTable
 from lake_assets.components.dagster.scaffolding import write_table
 from lake_assets.errors import UsageError
 from lake_assets.incremental.engine.engine import Engine, utc_now
+from lake_assets.incremental.sql.files import StoredColumns, columns_file, fingerprint, write_columns
 from lake_assets.incremental.sql.folder import folder_pipeline, open_folder
-from lake_assets.incremental.sql.stored_columns import StoredColumns, columns_file, fingerprint, write_columns
 from lake_assets_tests.incremental.sql.test_sql_tables import MIDNIGHT, ROWS, payment
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ import pytest
 from deltalake import DeltaTable
 
 from benchmarks.cluster.standalone import EXECUTOR_CONF, master, master_address, worker
-from lake_assets.connections.own_secrets import create_spark_token, spark_address
+from lake_assets.connections.addresses import create_spark_token, spark_address
 from lake_assets.connections.spark import MASTER, open_spark
 from lake_assets.engagement.maintenance.maintain import rewrite_files
 from lake_assets.engagement.model.table_schemas import ENGAGEMENT

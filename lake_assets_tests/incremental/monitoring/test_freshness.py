@@ -10,7 +10,9 @@ import pytest
 from lake_assets.base.grain import DAY
 from lake_assets.errors import ConfigurationError
 from lake_assets.incremental.declaration import SessionContext, Source, Stateless, incremental_asset
-from lake_assets.incremental.operations.freshness import Freshness, evaluate_freshness, with_default_max_delay
+from lake_assets.incremental.from_settings import with_delay_of
+from lake_assets.incremental.operations.freshness import Freshness, evaluate_freshness
+from lake_assets.settings import Settings
 from lake_assets_tests.incremental.clicks import CLICKS, START, at, click_fact, click_state
 
 HALF_AN_HOUR = replace(click_fact, max_delay=timedelta(minutes=30))
@@ -61,8 +63,8 @@ def test_a_day_may_last_and_its_delay_counts_from_its_end() -> None:
 
 def test_a_target_without_a_max_delay_gets_the_default() -> None:
     pipeline = replace(CLICKS, targets=(HALF_AN_HOUR, click_state))
-    assert with_default_max_delay(pipeline, None) == pipeline
-    delays = [t.max_delay for t in with_default_max_delay(pipeline, timedelta(hours=2)).targets]
+    assert with_delay_of(Settings(), pipeline) == pipeline
+    delays = [t.max_delay for t in with_delay_of(Settings(max_delay_minutes=120), pipeline).targets]
     assert delays == [timedelta(minutes=30), timedelta(hours=2)]
 
 

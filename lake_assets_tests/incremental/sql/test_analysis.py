@@ -8,8 +8,8 @@ import pytest
 
 from lake_assets.errors import ConfigurationError
 from lake_assets.incremental.sql.analysis import check_folder
+from lake_assets.incremental.sql.files import read_columns
 from lake_assets.incremental.sql.folder import open_folder
-from lake_assets.incremental.sql.stored_columns import read_columns
 from lake_assets_tests.incremental.sql.folders import BALANCES, PAYMENTS, payments, write
 
 if TYPE_CHECKING:

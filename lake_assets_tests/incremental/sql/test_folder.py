@@ -9,17 +9,16 @@ from typing import Any
 import pytest
 
 from lake_assets.errors import ConfigurationError
-from lake_assets.errors.refusals import Refusal
+from lake_assets.errors.described import Refusal
 from lake_assets.incremental.declaration import Defer, Rule, Sequential, Stateful, Subject
 from lake_assets.incremental.declaration.target import Audit
 from lake_assets.incremental.engine import audits
 from lake_assets.incremental.from_settings import open_pipeline
 from lake_assets.incremental.sql.analysis import check_folder
-from lake_assets.incremental.sql.declared_audits import declared_audit
-from lake_assets.incremental.sql.files import SqlText
+from lake_assets.incremental.sql.declare import declared_audit
+from lake_assets.incremental.sql.files import SqlText, StoredColumns, columns_file, fingerprint, write_columns
 from lake_assets.incremental.sql.folder import folder_pipeline, open_folder
 from lake_assets.incremental.sql.query import place_in_query, query_text
-from lake_assets.incremental.sql.stored_columns import StoredColumns, columns_file, fingerprint, write_columns
 from lake_assets.settings import Settings
 from lake_assets_tests.incremental.sql.folders import BALANCES, PAYMENTS, PAYMENTS_SQL, TOTALS, payments, write
 

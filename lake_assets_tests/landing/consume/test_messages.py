@@ -16,7 +16,7 @@ from pyiceberg.io.pyarrow import schema_to_pyarrow
 from pyiceberg.schema import Schema
 from pyiceberg.types import NestedField
 
-from lake_assets.base.timestamps import moment
+from lake_assets.base.hours import from_milliseconds
 from lake_assets.demo.membership_simulator import heartbeats, messages, worked_example
 from lake_assets.errors import ConfigurationError
 from lake_assets.incremental.declaration import Pipeline, RawTable, Subject, Topic
@@ -106,7 +106,7 @@ def test_a_timestamp_that_is_no_moment_makes_a_dead_letter_of_all_but_heartbeats
         BAD_TIMESTAMP,
     ]
     assert FEED.flaw(b"", [(HEARTBEAT, b"2026-01-01T00:00Z")], last + 1) is None
-    assert moment(last) == datetime(9999, 12, 31, 23, 59, 59, 999_000, UTC)
+    assert from_milliseconds(last) == datetime(9999, 12, 31, 23, 59, 59, 999_000, UTC)
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from lake_assets.base.failpoints import FILE_POINTS, LANDED_ERASURE_POINTS
-from lake_assets.base.timestamps import milliseconds
+from lake_assets.base.hours import milliseconds
 from lake_assets.errors import ErasureStopped, FilesDiffer
 from lake_assets.incremental.erasure.certificate import Finding
 from lake_assets.incremental.erasure.table_files import certify

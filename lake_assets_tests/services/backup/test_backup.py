@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 
 from lake_assets.base.failpoints import BACKUP_POINTS, EXIT_CODE, RESTORE_POINTS
 from lake_assets.cli.main import app
-from lake_assets.cli.shell.backup import refuse_half_restored
+from lake_assets.cli.start import refuse_unusable_home
 from lake_assets.connections.addresses import OWNER_VARIABLE
 from lake_assets.errors import BackupDamaged, ServiceError, StoredStateError, UsageError
 from lake_assets.services import lifecycle
@@ -110,8 +110,8 @@ def test_a_killed_backup_or_restore_is_run_again(home: Settings, tmp_path: Path)
         if point != RESTORE_POINTS[-1]:
             assert not (home.home / "catalog.db").exists()  # commands that do not know of the restore refuse as well
             with pytest.raises(StoredStateError, match="was interrupted"):
-                refuse_half_restored(home.home)
-    refuse_half_restored(home.home)
+                refuse_unusable_home(home.home, [])
+    refuse_unusable_home(home.home, [])
     check_restored(home)
     assert not list(tmp_path.glob("*.partial"))
 

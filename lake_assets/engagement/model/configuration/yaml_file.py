@@ -11,7 +11,7 @@ import yaml
 
 from lake_assets.errors import ConfigurationError
 from lake_assets.errors.texts import first_line
-from lake_assets.incremental.declaration.arguments import suggestion
+from lake_assets.incremental.declaration.names import suggestion
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from lake_assets.incremental.sql.statement import column_line, find_mistake, without_semicolon
+from lake_assets.base.sql_text import column_line, find_mistake, without_semicolon
 
 MISTAKES = {
     "-- why\nDELETE FROM p": (2, "the query is no SELECT: it begins with 'DELETE'"),
@@ -52,5 +52,5 @@ def test_the_line_in_which_a_column_is_selected() -> None:
 
 def test_definitions_load_without_sqlglot() -> None:
     """It takes most of a second to import, which every code server and run would wait for."""
-    code = "import sys; from lake_assets.incremental.sql import folder, transform; assert 'sqlglot' not in sys.modules"
+    code = "import sys; from lake_assets.incremental.sql import folder, query; assert 'sqlglot' not in sys.modules"
     subprocess.run([sys.executable, "-c", code], check=True)

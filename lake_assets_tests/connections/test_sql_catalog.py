@@ -12,7 +12,7 @@ from pyiceberg.exceptions import NoSuchTableError, ValidationError
 from sqlalchemy import event
 
 from lake_assets.connections.catalog import open_catalog
-from lake_assets.connections.clients.sql_catalog import SqlCatalogReadingOnce, one_look, reading_once
+from lake_assets.connections.sql_catalog import SqlCatalogReadingOnce, one_look, reading_once
 from lake_assets.settings import Settings
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from pydantic import SecretStr
 
-from lake_assets.cli.shell.service import NAME, unit
+from lake_assets.cli.services import NAME, unit
 from lake_assets.errors import ConfigurationError
 from lake_assets.settings import Settings
 

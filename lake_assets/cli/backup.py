@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from lake_assets.cli.common import progress_bar
-from lake_assets.errors import StoredStateError
 from lake_assets.settings import home_directory, settings
 
 if TYPE_CHECKING:
@@ -47,21 +46,6 @@ def restore(folder: Backup) -> None:
     for line in restored.elsewhere:
         typer.echo(f"Not restored: {line}")
     typer.echo("Check it by `lake doctor`, then run `lake up`.")
-
-
-def refuse_half_restored(home: Path) -> None:
-    """Let no other command work on a data directory whose restore was interrupted.
-
-    Raises:
-        StoredStateError: It was.
-    """
-    from lake_assets.services.backup.contents import RESTORING_FOLDER
-
-    if (home / RESTORING_FOLDER).exists():
-        raise StoredStateError(
-            f"The restore of {home} was interrupted, so {home} is not complete.",
-            remedy="Run the same `lake restore` again: it continues.",
-        )
 
 
 def _size(found: Contents) -> str:

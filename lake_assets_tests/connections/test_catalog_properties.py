@@ -7,9 +7,15 @@ from typing import TYPE_CHECKING
 import pytest
 from pydantic import SecretStr
 
-from lake_assets.connections.catalog import public_conf, spark_catalog_conf
-from lake_assets.connections.clients.catalog_properties import pyiceberg_properties, spark_properties
-from lake_assets.connections.clients.postgresql import jdbc_properties, python_address, safe_address
+from lake_assets.connections.catalog import (
+    jdbc_properties,
+    public_conf,
+    pyiceberg_properties,
+    python_address,
+    safe_address,
+    spark_catalog_conf,
+    spark_properties,
+)
 from lake_assets.errors import ConfigurationError
 from lake_assets.settings import Settings
 
@@ -32,7 +38,7 @@ def test_an_endpoint_is_all_that_a_server_of_s3_needs_beside_its_keys(tmp_path: 
         "s3.endpoint": "http://s3:9000",
         "s3.region": "us-east-1",
         "s3.force-virtual-addressing": "false",
-        "py-io-impl": "lake_assets.connections.clients.small_uploads.SmallUploadsIO",
+        "py-io-impl": "lake_assets.connections.small_uploads.SmallUploadsIO",
         "s3.connect-timeout": "5",
         "s3.request-timeout": "30",
     }

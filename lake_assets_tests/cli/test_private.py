@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from lake_assets.cli.shell.private import close_to_others
+from lake_assets.cli.start import close_to_others
+from lake_assets.connections.addresses import create_spark_token
 from lake_assets.connections.catalog import open_catalog
-from lake_assets.connections.own_secrets import create_spark_token
 from lake_assets.settings import Settings
 from lake_assets_tests.doors.lake_door import LakeDoor
 

@@ -11,9 +11,8 @@ from kazoo.client import KazooClient
 from kazoo.exceptions import NoAuthError
 from pydantic import SecretStr
 
-from lake_assets.connections import own_secrets
-from lake_assets.connections.addresses import write_ports
-from lake_assets.connections.clients.own_login import Login, zookeeper_login
+from lake_assets.connections import addresses
+from lake_assets.connections.addresses import Login, write_ports, zookeeper_login
 from lake_assets.connections.kafka import client, spark_options
 from lake_assets.connections.zookeeper import zookeeper_client
 from lake_assets.engagement.model.kafka_topic import KafkaTopic
@@ -51,8 +50,8 @@ def test_kafka_of_a_home_made_before_requires_the_password_once_that_is_switched
     with running(kafka(found, free_port(), free_port())) as before:
         assert KafkaTopic(f"127.0.0.1:{before.port}", "kept").create(1)
 
-    own_secrets.create_secrets(home, login=True)
-    assert (home / own_secrets.KAFKA_PASSWORD).stat().st_mode & 0o777 == 0o600
+    addresses.create_secrets(home, login=True)
+    assert (home / addresses.KAFKA_PASSWORD).stat().st_mode & 0o777 == 0o600
     with running(kafka(found, free_port(), free_port())) as service:
         servers = f"127.0.0.1:{service.port}"
         for login in ({}, GUESSED):
@@ -65,8 +64,8 @@ def test_kafka_of_a_home_made_before_requires_the_password_once_that_is_switched
         assert client("127.0.0.1:1").keys() == {"log_level", "bootstrap.servers"}, "another server gets no password"
         assert all(file.stat().st_mode & 0o077 == 0 for file in service.files)
 
-    own_secrets.create_secrets(home, login=False)
-    assert own_secrets.kafka_password(home) is None
+    addresses.create_secrets(home, login=False)
+    assert addresses.kafka_password(home) is None
     assert client(servers).keys() == {"log_level", "bootstrap.servers"}
 
 
@@ -83,7 +82,7 @@ def test_zookeepers_nodes_are_closed_to_others_and_opened_again(home: Path) -> N
         other = stranger(hosts)
         try:
             other.create("/old/child", b"before", makepath=True)
-            own_secrets.create_secrets(home, login=True)
+            addresses.create_secrets(home, login=True)
             apply_login(Settings(home=home, service_login=True), service.port or 0)
             refuse(other, "/old/child")
             with zookeeper_client(hosts) as zk:
@@ -101,7 +100,7 @@ def test_zookeepers_nodes_are_closed_to_others_and_opened_again(home: Path) -> N
             refuse(other, "/old")
 
             apply_login(Settings(home=home, service_login=False), service.port or 0)
-            assert own_secrets.zookeeper_password(home) is None
+            assert addresses.zookeeper_password(home) is None
             assert (other.get("/old/child")[0], other.get("/new")[0]) == (b"before", b"after")
             other.create("/open")
         finally:

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 from pydantic import SecretStr
 
-from lake_assets.connections.clients.kafka_properties import java_properties, librdkafka_properties
-from lake_assets.connections.kafka import client, spark_options
+from lake_assets.connections.kafka import client, java_properties, librdkafka_properties, spark_options
 from lake_assets.engagement.model.kafka_topic import KafkaTopic
 from lake_assets.errors import ConfigurationError, ServiceError
 from lake_assets.landing.consume.kafka_reader import partitions

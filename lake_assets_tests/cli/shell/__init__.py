@@ -1,1 +1,0 @@
-"""Tests of what `lake` does for shells and for the machine."""
