@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
-from dataclasses import replace
+from collections import Counter
+from collections.abc import Collection, Iterator, Mapping
 
 import dagster as dg
 from pyiceberg.catalog import Catalog
@@ -12,7 +12,7 @@ from lake_assets.base.hours import format_hours
 from lake_assets.incremental.dagster.asset_specs import Metadata, asset_key
 from lake_assets.incremental.declaration import Sequential, Target
 from lake_assets.incremental.engine import iceberg, publish
-from lake_assets.incremental.engine.iceberg import SnapshotRows, snapshot_rows
+from lake_assets.incremental.engine.iceberg import files_by_hours
 from lake_assets.incremental.engine.model import SessionPlan, SessionReport, verdicts_in_words
 
 UNOBSERVED = "INITIAL"
@@ -21,18 +21,35 @@ UNOBSERVED = "INITIAL"
 
 def rows_of_session(
     catalog: Catalog, target: Target, report: SessionReport, hours: Collection[int]
-) -> SnapshotRows | None:
-    """Return the rows of a target after a session, by partition; None if its snapshot has expired."""
+) -> dict[int, Metadata]:
+    """Return the rows of each partition of a target after a session, and of the whole table, as Dagster names them.
+
+    Returns:
+        First hour of a partition → its rows; empty if the snapshot has expired.
+    """
     table = iceberg.load(catalog, target.table)
-    published = report.published_snapshot_id
-    rows = snapshot_rows(table, published or publish.main_id(table), target.time_column, hours, target.grain)
-    if rows is None or published is not None:
-        return rows
-    return replace(rows, added={})  # the session found all its hours unchanged and wrote none
+    snapshot_id = report.published_snapshot_id or publish.main_id(table)
+    snapshot = table.snapshot_by_id(snapshot_id) if snapshot_id is not None else None
+    if snapshot is None:
+        return {}
+    rows: Counter[int] = Counter()
+    written: Counter[int] = Counter()
+    for partition, entry in files_by_hours(table, snapshot, target.time_column, hours):
+        first = target.grain.first(partition[0])  # a local day has several partitions of its table
+        rows[first] += entry.data_file.record_count
+        if entry.snapshot_id == report.published_snapshot_id:  # else the session found all its hours unchanged
+            written[first] += entry.data_file.record_count
+    total = publish.summary_of(snapshot).get("total-records")
+    shown: dict[int, Metadata] = {}
+    for hour in target.grain.firsts(hours):
+        shown[hour] = {"dagster/partition_row_count": rows[hour], "rows written": written[hour]}
+        if total is not None:
+            shown[hour] = {**shown[hour], "dagster/row_count": int(total)}
+    return shown
 
 
 def materializations(
-    target: Target, report: SessionReport, hours: Collection[int], rows: SnapshotRows | None = None
+    target: Target, report: SessionReport, hours: Collection[int], rows: Mapping[int, Metadata] | None = None
 ) -> Iterator[dg.AssetMaterialization]:
     """Yield one materialization for each partition that contains any of the hours.
 
@@ -40,7 +57,7 @@ def materializations(
         target: The table that the session built.
         report: What the session did.
         hours: Event hours, in hours since 1970-01-01 UTC.
-        rows: The rows of these partitions; None leaves them out.
+        rows: What `rows_of_session` returned; None leaves them out.
     """
     metadata = report_metadata(report)
     tags = version_tags(target, report)
@@ -50,7 +67,7 @@ def materializations(
         yield dg.AssetMaterialization(
             asset_key=asset_key(target.table),
             partition=target.grain.key(hour),
-            metadata={"why": reason, **_row_metadata(rows, hour), **metadata},
+            metadata={"why": reason, **(rows or {}).get(hour, {}), **metadata},
             tags=tags,
         )
 
@@ -106,19 +123,6 @@ def report_metadata(report: SessionReport) -> Metadata:
         "notes": "\n".join(plan.notes),
     }
     return {name: value for name, value in shown.items() if value not in (None, "")}
-
-
-def _row_metadata(rows: SnapshotRows | None, hour: int) -> Metadata:
-    """Return the rows of one partition and of the whole table, under the names that Dagster knows."""
-    if rows is None:
-        return {}
-    shown: Metadata = {
-        "dagster/partition_row_count": rows.by_partition.get(hour, 0),
-        "rows written": rows.added.get(hour, 0),
-    }
-    if rows.total is not None:
-        shown["dagster/row_count"] = rows.total
-    return shown
 
 
 def _rounded(minutes: float | None) -> float | None:

@@ -10,26 +10,21 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import datetime
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyiceberg.manifest import DataFileContent, ManifestEntry, ManifestEntryStatus
-from pyiceberg.table import ALWAYS_TRUE, FileScanTask, Table
+from pyiceberg.manifest import DataFile, DataFileContent, ManifestEntry, ManifestEntryStatus
+from pyiceberg.table import FileScanTask, Table
 from pyiceberg.table.snapshots import Operation
 
 from lake_assets.base import columns
 from lake_assets.base.hours import HOUR_MICROSECONDS, moment_at
 from lake_assets.incremental.declaration import RawTable, Source
-from lake_assets.incremental.engine.iceberg import ArrowScan, changed_entries, live_entries
-from lake_assets.incremental.engine.source_changes import (
-    HOUR_MILLISECONDS,
-    SnapshotReader,
-    raw_history,
-)
+from lake_assets.incremental.engine.iceberg import changed_entries, live_entries, microseconds, rows_of_files
+from lake_assets.incremental.engine.source_changes import HOUR_MILLISECONDS, SnapshotReader
 
 LOOKBACK_HOURS = 6
 """The fixed lookback that reports compare arrivals and sessions with."""
@@ -41,8 +36,6 @@ SECOND_MICROSECONDS = 1_000_000
 
 FOLD_ROWS = 500_000
 """Number of counted groups that may wait before they are added to the sums. Each addition reads all groups."""
-
-Ints = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True)
@@ -96,94 +89,69 @@ class Arrivals:
     cells: tuple[Cell, ...]
 
 
-@dataclass
+_GROUP = ("landed_hour", "event_hour", "step")
+
+
 class ArrivalCounter:
-    """Counts the rows of a raw table batch by batch.
+    """Counts the rows of a raw table batch by batch. Without a column of the landing, batches have `columns.LANDED`."""
 
-    Attributes:
-        table: The raw table.
-        time_column: Its column of the event time.
-        start: The pipeline's first event hour.
-        landed_column: The column of the landing.
-    """
-
-    table: str
-    time_column: str
-    start: int
-    landed_column: str
-    _rows: int = 0
-    _lateness: _GroupedCounts = field(default_factory=lambda: _GroupedCounts("landed_hour", "step"))
-    _cells: _GroupedCounts = field(default_factory=lambda: _GroupedCounts("landed_hour", "event_hour"))
+    def __init__(self, raw: RawTable, start: int) -> None:
+        """Start: the pipeline's first event hour."""
+        self._raw = raw
+        self._start = start
+        self._landed_column = raw.landed_column or columns.LANDED
+        self._rows = 0
+        # The number of rows and the greatest lateness for each group of hours and step.
+        self._sums = pa.schema([(name, pa.int64()) for name in (*_GROUP, "rows", "most")]).empty_table()
+        self._waiting: list[pa.Table] = []
 
     def add(self, batch: pa.RecordBatch) -> None:
         """Count a batch with the columns of the time and the landing, timestamps of at most microseconds."""
         self._rows += batch.num_rows
-        times_us = []
-        for name in (self.time_column, self.landed_column):
-            times = batch.column(name)
-            times_us.append(times.cast(pa.timestamp("us", times.type.tz)).cast(pa.int64()))
+        times_us = [microseconds(batch, name) for name in (self._raw.time_column, self._landed_column)]
         known = pa.table(times_us, ["event", "landed"]).drop_null()
         event, landed = (known[name].to_numpy() for name in known.column_names)
-        placed = (event >= self.start * HOUR_MICROSECONDS) & (event - landed <= HOUR_MICROSECONDS)
+        placed = (event >= self._start * HOUR_MICROSECONDS) & (event - landed <= HOUR_MICROSECONDS)
         event, landed = event[placed], landed[placed]
         seconds = (landed - event) // SECOND_MICROSECONDS
         # The step of a lateness is its first binary digits, as many as the steps of one second have.
         _, digits = np.frexp(np.maximum(seconds, 1).astype(np.float64))
         dropped = np.maximum(digits.astype(np.int64) - EXACT_SECONDS.bit_length() + 1, 0)
         step = np.where(seconds < EXACT_SECONDS, seconds, (seconds >> dropped) << dropped)
-        hours = {"landed_hour": landed // HOUR_MICROSECONDS, "event_hour": event // HOUR_MICROSECONDS}
-        self._lateness.add({"landed_hour": hours["landed_hour"], "step": step}, seconds)
-        self._cells.add(hours, seconds)
+        group = [landed // HOUR_MICROSECONDS, event // HOUR_MICROSECONDS, step]
+        rows = pa.table([*group, np.ones(len(step), np.int64), seconds], self._sums.column_names)
+        self._waiting.append(_summed(rows, *_GROUP))
+        if sum(each.num_rows for each in self._waiting) > max(FOLD_ROWS, self._sums.num_rows):
+            self._fold()
+
+    def _fold(self) -> None:
+        self._sums = _summed(pa.concat_tables([self._sums, *self._waiting]), *_GROUP)
+        self._waiting = []
 
     def result(self) -> Arrivals:
         """Return the counts of all batches so far."""
-        groups = self._cells.sorted()
-        cells = tuple(Cell(each["landed_hour"], each["event_hour"], each["rows"]) for each in groups.to_pylist())
-        histogram = self._lateness.sorted()
+        self._fold()
+        groups = _summed(self._sums, "landed_hour", "event_hour").to_pylist()
+        cells = tuple(Cell(each["landed_hour"], each["event_hour"], each["rows"]) for each in groups)
+        histogram = _summed(self._sums, "landed_hour", "step")
         hours, starts, counts = np.unique(histogram["landed_hour"], return_index=True, return_counts=True)
         of_hours = (histogram.slice(*part) for part in zip(starts, counts, strict=True))
         return Arrivals(
-            table=self.table,
+            table=self._raw.table,
             rows=self._rows,
             unplaced=self._rows - sum(cell.rows for cell in cells),
             rows_beyond_lookback=sum(c.rows for c in cells if c.landed_hour - c.event_hour > LOOKBACK_HOURS),
-            overall=_lateness(_summed(histogram, "step").sort_by("step")) if cells else None,
+            overall=_lateness(_summed(histogram, "step")) if cells else None,
             by_landed_hour=tuple(LandedHour(int(h), _lateness(of)) for h, of in zip(hours, of_hours, strict=True)),
             cells=cells,
         )
 
 
-class _GroupedCounts:
-    """The number of rows and the greatest lateness for each combination of keys."""
-
-    def __init__(self, *keys: str) -> None:
-        self._keys = keys
-        self._sums = pa.schema([(name, pa.int64()) for name in (*keys, "rows", "most")]).empty_table()
-        self._waiting: list[pa.Table] = []
-        self._waiting_rows = 0
-
-    def add(self, keys: Mapping[str, Ints], seconds: Ints) -> None:
-        """Count one row for each element of the arrays. seconds: their lateness."""
-        rows = pa.table({**keys, "rows": np.ones(len(seconds), np.int64), "most": seconds})
-        groups = _summed(rows, *self._keys)
-        self._waiting.append(groups)
-        self._waiting_rows += groups.num_rows
-        if self._waiting_rows > max(FOLD_ROWS, self._sums.num_rows):
-            self._fold()
-
-    def sorted(self) -> pa.Table:
-        """Return one row for each group: the keys, rows, most; ascending by the keys."""
-        self._fold()
-        return self._sums.sort_by([(name, "ascending") for name in self._keys])
-
-    def _fold(self) -> None:
-        self._sums = _summed(pa.concat_tables([self._sums, *self._waiting]), *self._keys)
-        self._waiting, self._waiting_rows = [], 0
-
-
 def _summed(rows: pa.Table, *keys: str) -> pa.Table:
+    """Return one row for each group, ascending by the keys."""
     sums = rows.group_by(list(keys)).aggregate([("rows", "sum"), ("most", "max")])
-    return sums.select([*keys, "rows_sum", "most_max"]).rename_columns([*keys, "rows", "most"])
+    sums = sums.select([*keys, "rows_sum", "most_max"]).rename_columns([*keys, "rows", "most"])
+    return sums.sort_by([(name, "ascending") for name in keys])
 
 
 def _lateness(histogram: pa.Table) -> Lateness:
@@ -195,35 +163,42 @@ def _lateness(histogram: pa.Table) -> Lateness:
     return Lateness(rows, p50, p95, pc.max(histogram["most"]).as_py())
 
 
-def arrival_counter(raw: RawTable, start: int) -> ArrivalCounter:
-    """Return a counter of the rows of a raw table; without a column of the landing, of those of `count_by_commit`."""
-    return ArrivalCounter(raw.table, raw.time_column, start, raw.landed_column or columns.LANDED)
+def arrivals(table: Table, raw: RawTable, *, start: int) -> Arrivals:
+    """Return when the rows of a raw table arrived.
 
+    Without a column of the landing, they arrived with the snapshot that added them. Rows of a file that a rewrite
+    added, or a snapshot that has expired, arrived at an unknown time.
 
-def count_by_commit(table: Table, raw: RawTable, counter: ArrivalCounter) -> None:
-    """Count the rows of a table without a column of the landing. They arrived with the snapshot that added them.
-
-    Rows of a file that a rewrite added, or a snapshot that has expired, arrived at an unknown time.
+    Args:
+        start: The pipeline's first event hour.
     """
+    counter = ArrivalCounter(raw, start)
+    if raw.landed_column is not None:
+        _count(table, raw, table.scan().plan_files(), None, counter)
+        return counter.result()
     appended_at = {}
     for snapshot in table.metadata.snapshots:
         if snapshot.summary is not None and snapshot.summary.operation is Operation.APPEND:
             appended_at[snapshot.snapshot_id] = snapshot.timestamp_ms
-    files: defaultdict[int | None, list[FileScanTask]] = defaultdict(list)
+    files: defaultdict[int | None, list[DataFile]] = defaultdict(list)
     for entry in live_entries(table, table.current_snapshot()):
-        files[appended_at.get(entry.snapshot_id or 0)].append(FileScanTask(entry.data_file))
-    for committed_at_ms, tasks in files.items():
-        _count(table, raw, tasks, committed_at_ms, counter)
+        files[appended_at.get(entry.snapshot_id or 0)].append(entry.data_file)
+    for committed_at_ms, added in files.items():
+        _count(table, raw, added, committed_at_ms, counter)
+    return counter.result()
 
 
 def _count(
-    table: Table, raw: RawTable, files: Iterable[FileScanTask], committed_at_ms: int | None, counter: ArrivalCounter
+    table: Table,
+    raw: RawTable,
+    files: Iterable[DataFile | FileScanTask],
+    committed_at_ms: int | None,
+    counter: ArrivalCounter,
 ) -> None:
     """Count the rows of some files. committed_at_ms: when they landed if the table has no column of it."""
     landed = [] if raw.landed_column is None else [raw.landed_column]
-    times = table.schema().select(raw.time_column, *landed)
     committed = pa.scalar(committed_at_ms, pa.timestamp("ms", "UTC"))
-    for batch in ArrowScan(table.metadata, table.io, times, ALWAYS_TRUE).to_record_batches(files):
+    for batch in rows_of_files(table, files, [raw.time_column, *landed]):
         counter.add(batch if landed else batch.append_column(columns.LANDED, pa.repeat(committed, batch.num_rows)))
 
 
@@ -269,7 +244,7 @@ def raw_snapshots(table: Table, raw: RawTable, since: int | None, start: int) ->
     """
     source = Source(raw.table, raw.time_column, landed_column=raw.landed_column)
     files = SnapshotReader(table, source, start)
-    for change in raw_history(table, source, since, start):
+    for change in files.history_since(since):
         # A file without a landing partition landed with its commit; a compaction lands none.
         commit_hour = change.committed_at_ms // HOUR_MILLISECONDS if raw.exists_already else None
         is_reported = commit_hour is None or (change.effect != "none" and commit_hour >= start)
@@ -304,11 +279,11 @@ def lateness(table: Table, raw: RawTable, snapshot: RawSnapshot, *, start: int) 
     Returns:
         Empty if the snapshot is no append, or its files are gone.
     """
-    counter = arrival_counter(raw, start)
+    counter = ArrivalCounter(raw, start)
     if snapshot.appends:
         added = [e for e in _changed_entries(table, snapshot.snapshot_id) if e.status is ManifestEntryStatus.ADDED]
         try:
-            _count(table, raw, [FileScanTask(e.data_file) for e in added], snapshot.committed_at_ms, counter)
+            _count(table, raw, [e.data_file for e in added], snapshot.committed_at_ms, counter)
         except FileNotFoundError:  # the files were compacted and expired in the meantime
             return {}
     return {landed.landed_hour: landed.lateness for landed in counter.result().by_landed_hour}
@@ -316,5 +291,4 @@ def lateness(table: Table, raw: RawTable, snapshot: RawSnapshot, *, start: int) 
 
 def _changed_entries(table: Table, snapshot_id: int) -> Iterator[ManifestEntry]:
     snapshot = table.snapshot_by_id(snapshot_id)
-    if snapshot is not None:
-        yield from changed_entries(snapshot, table.io)
+    return changed_entries(snapshot, table.io) if snapshot is not None else iter(())

@@ -60,7 +60,7 @@ from lake_assets.incremental.declaration import RawTable, Target
 from lake_assets.incremental.declaration.tables import LANDING_COLUMNS
 from lake_assets.incremental.engine import iceberg
 from lake_assets.incremental.engine.iceberg import rows_by_hour
-from lake_assets.incremental.engine.readable import check_head
+from lake_assets.incremental.engine.readable import check_files
 from lake_assets.incremental.engine.user_code import reads
 
 if TYPE_CHECKING:
@@ -731,7 +731,8 @@ def check_existing(catalog: Catalog, pipeline: Pipeline) -> None:
     """
     for raw in pipeline.raw:
         if raw.exists_already:
-            check_head(load_existing(catalog, raw), raw.table)
+            table = load_existing(catalog, raw)
+            check_files(table, raw.table, table.metadata.current_snapshot_id)
 
 
 def load_raw(catalog: Catalog, raw: RawTable) -> Table:

@@ -30,7 +30,7 @@ from pyiceberg.exceptions import ValidationException
 from pyiceberg.expressions import And, BooleanExpression, In, IsNull, LessThanOrEqual
 from pyiceberg.io.pyarrow import schema_to_pyarrow
 from pyiceberg.manifest import ManifestContent
-from pyiceberg.table import ALWAYS_TRUE, FileScanTask, Table
+from pyiceberg.table import Table
 from pyiceberg.types import TimestamptzType
 
 from lake_assets.base.columns import any_of_filters
@@ -38,7 +38,7 @@ from lake_assets.errors import ConfigurationError
 from lake_assets.incremental.declaration import Pipeline, RawTable, Subject
 from lake_assets.incremental.engine import iceberg, publish
 from lake_assets.incremental.engine.columns import at_present, subject_columns
-from lake_assets.incremental.engine.iceberg import ArrowScan, entries
+from lake_assets.incremental.engine.iceberg import entries, rows_of_files
 from lake_assets.incremental.engine.model import Decision, SessionPlan
 from lake_assets.settings import Settings, settings
 
@@ -307,17 +307,15 @@ class ErasureGuard:
                 for entry in entries(manifest, table.io, discard_deleted=True):
                     # A compacted file has a new file sequence number, and the data sequence number of its old rows.
                     if max(entry.file_sequence_number or 0, entry.sequence_number or 0) > after:
-                        files.append(FileScanTask(entry.data_file))
-        if not files:
-            return 0
+                        files.append(entry.data_file)
         types = {field.name: field.field_type for field in table.schema().fields}
         conditions: list[BooleanExpression] = []
         for subject, columns in columns_of.items():
             if not columns:
                 continue
-            scan = ArrowScan(table.metadata, table.io, table.schema().select(*columns), ALWAYS_TRUE)
-            rows: pa.Table = scan.to_table(files)
-            ids = {value for column in columns for value in rows.column(column).unique().to_pylist()} - {None}
+            ids: set[str] = set()
+            for batch in rows_of_files(table, files, columns):
+                ids.update(*(batch.column(column).drop_null().unique().to_pylist() for column in columns))
             by_time: defaultdict[datetime, list[str]] = defaultdict(list)
             for value, erased_at in self.erasures.known(subject, ids, erased).items():
                 by_time[erased_at].append(value)

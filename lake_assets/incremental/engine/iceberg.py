@@ -12,12 +12,13 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import islice
-from typing import TYPE_CHECKING, Any, Self
+from math import inf
+from typing import TYPE_CHECKING, Any, NamedTuple, Self
 from urllib.parse import urlsplit
 
 import pyarrow as pa
@@ -252,17 +253,28 @@ def _with_exact_times(file_format: FileFormat, **options: Any) -> ds.FileFormat:
 
 pyiceberg_arrow._get_file_format = _with_exact_times  # type: ignore[assignment]
 
-FILES_AT_ONCE = 16
-"""Number of data files whose rows may be in memory at a time."""
+FILES_PER_SCAN, ROWS_PER_SCAN = 16, 2_000_000
+"""Data files, and about how many rows, that one scan reads: pyiceberg may hold all of them in memory."""
 
 
 def rows_of_files(
-    table: Table, files: Sequence[DataFile], columns: Iterable[str], condition: BooleanExpression = ALWAYS_TRUE
+    table: Table,
+    files: Iterable[DataFile | FileScanTask],
+    columns: Iterable[str],
+    condition: BooleanExpression = ALWAYS_TRUE,
 ) -> Iterator[pa.RecordBatch]:
-    """Yield columns of data files, by field id: one that was renamed since is found. Delete files are not applied."""
+    """Yield columns of data files, by field id: one that was renamed since is found.
+
+    Delete files are applied only to the tasks of a planned scan.
+    """
     scan = ArrowScan(table.metadata, table.io, table.schema().select(*columns), condition)
-    for start in range(0, len(files), FILES_AT_ONCE):
-        yield from scan.to_record_batches([FileScanTask(file) for file in files[start : start + FILES_AT_ONCE]])
+    group: list[FileScanTask] = []
+    for file in files:
+        group.append(file if isinstance(file, FileScanTask) else FileScanTask(file))
+        if len(group) >= FILES_PER_SCAN or sum(each.file.record_count for each in group) >= ROWS_PER_SCAN:
+            yield from scan.to_record_batches(group)
+            group = []
+    yield from scan.to_record_batches(group)
 
 
 def microseconds(rows: pa.RecordBatch, column: str) -> pa.Array:
@@ -356,6 +368,19 @@ def human_text(transform: Transform[Any, Any], column_type: IcebergType, value: 
         return str(value)
 
 
+def partition_text(table: Table, file: DataFile) -> dict[str, str | None]:
+    """Return partition field → value for people, by the spec that a file was written with; None for no value."""
+    schema = table.schema()
+    found: dict[str, str | None] = {}
+    for position, each in enumerate(table.specs()[file.spec_id].fields):
+        value, source = file.partition[position], schema.find_column_name(each.source_id)
+        if value is None or source is None:  # the column was dropped
+            found[each.name] = None if value is None else str(value)
+        else:
+            found[each.name] = human_text(each.transform, schema.find_type(source), value)
+    return found
+
+
 def named_data_file(delete: DataFile) -> str | None:
     """Return the one data file that a position delete file names by its bounds; None if it may name several."""
     lower = (delete.lower_bounds or {}).get(FILE_PATH_FIELD)
@@ -400,7 +425,7 @@ def check_grain(table: Table, time_column: str, grain: Grain) -> None:
     Raises:
         ConfigurationError: It is partitioned otherwise, or was created for days of another time zone.
     """
-    _, found = _time_partition(table, table.spec().spec_id, time_column)
+    _, found = _needed_partition(table, table.spec().spec_id, time_column)
     if found == HOUR and TIMEZONE in table.properties:
         found = days_in(table.properties[TIMEZONE])
     if found != grain:
@@ -414,110 +439,77 @@ def check_grain(table: Table, time_column: str, grain: Grain) -> None:
         )
 
 
-def _time_partition(table: Table, spec_id: int, time_column: str) -> tuple[int, Grain]:
-    """Return which field of a partition spec is that of the time column, and its grain."""
+def time_partition(table: Table, spec_id: int, time_column: str) -> tuple[int, Grain] | None:
+    """Return which field of a partition spec is the hour or the day of a column, and its grain; None if none is."""
     source_id = table.schema().find_field(time_column).field_id
     for position, field in enumerate(table.specs()[spec_id].fields):
         for grain, transform in TRANSFORMS.items():
             if field.source_id == source_id and field.transform == transform:
                 return position, grain
-    raise ConfigurationError(
-        f"{'.'.join(table.name())} is partitioned neither by the hour nor by the day of {time_column}.",
-        remedy="Let `lake init` create the table, or partition it by hours(time column) or days(time column).",
-    )
+    return None
+
+
+def _needed_partition(table: Table, spec_id: int, time_column: str) -> tuple[int, Grain]:
+    found = time_partition(table, spec_id, time_column)
+    if found is None:
+        raise ConfigurationError(
+            f"{'.'.join(table.name())} is partitioned neither by the hour nor by the day of {time_column}.",
+            remedy="Let `lake init` create the table, or partition it by hours(time column) or days(time column).",
+        )
+    return found
 
 
 def _hours(table: Table, file: DataFile, time_column: str) -> range | None:
     """Return the hours of a data file's partition; None if its rows have no time."""
-    position, grain = _time_partition(table, file.spec_id, time_column)
+    position, grain = _needed_partition(table, file.spec_id, time_column)
     number = file.partition[position]
     return None if number is None else grain.numbered(number)
 
 
-def _files_by_hours(
-    table: Table, snapshot: Snapshot | None, time_column: str, first: int | None = None, last: int | None = None
+def files_by_hours(
+    table: Table, snapshot: Snapshot | None, time_column: str, hours: Collection[int] | None = None
 ) -> Iterator[tuple[range, ManifestEntry]]:
     """Yield the live data files of rows with a time, each with the hours of its partition.
 
-    If first and last (inclusive) are given, files of partitions outside of them are left out; manifests, too.
+    Rows deleted by merge-on-read are in the files still.
+
+    Args:
+        hours: Partitions without any of them are left out, and manifests outside of them are not read; None for all.
     """
+    if hours is not None and not hours:
+        return
+    first, last = (-inf, inf) if hours is None else (min(hours), max(hours))
+    wanted = hours if hours is None or isinstance(hours, range) else frozenset(hours)
     for manifest in snapshot.manifests(table.io) if snapshot else []:
         if manifest.content is not ManifestContent.DATA:
             continue
-        if first is not None and last is not None and manifest.partitions:
-            position, grain = _time_partition(table, manifest.partition_spec_id, time_column)
-            summary = manifest.partitions[position]
-            if summary.lower_bound is not None and summary.upper_bound is not None:
-                lower = grain.numbered(int(from_bytes(IntegerType(), summary.lower_bound)))
-                upper = grain.numbered(int(from_bytes(IntegerType(), summary.upper_bound)))
-                if lower[0] > last or upper[-1] < first:
-                    continue
+        if wanted is not None and manifest.partitions:
+            position, grain = _needed_partition(table, manifest.partition_spec_id, time_column)
+            limits = manifest.partitions[position].lower_bound, manifest.partitions[position].upper_bound
+            known = [grain.numbered(int(from_bytes(IntegerType(), each))) for each in limits if each is not None]
+            if len(known) == len(limits) and (known[0][0] > last or known[1][-1] < first):
+                continue
         for entry in entries(manifest, table.io, discard_deleted=True):
-            hours = _hours(table, entry.data_file, time_column)
-            if hours is not None and (first is None or last is None or (hours[0] <= last and hours[-1] >= first)):
-                yield hours, entry
+            partition = _hours(table, entry.data_file, time_column)
+            if partition is not None and (wanted is None or any(hour in wanted for hour in partition)):
+                yield partition, entry
 
 
-def hours_added(table: Table, snapshot: Snapshot, time_column: str) -> set[int]:
-    """Return the hours of the data files that a snapshot added; of a day, all.
+def rows_by_hour(table: Table, time_column: str, hours: Collection[int] | None = None) -> dict[int, int]:
+    """Return hour → rows of main, for all hours with rows, ascending; those of a day at its first hour.
 
-    Files of rows without a time are left out.
-
-    Raises:
-        ConfigurationError: The table is not partitioned by hour or day of the time column.
+    Args:
+        hours: Only the partitions with any of these hours are counted; None for all.
     """
-    added = _hours_changed(table, snapshot, time_column, ManifestEntryStatus.ADDED)
-    return {hour for hour in added if hour is not None}
-
-
-def hours_removed(table: Table, snapshot: Snapshot, time_column: str) -> set[int | None]:
-    """Return the hours of the data files that a snapshot removed; of a day, all; None for rows without a time."""
-    return _hours_changed(table, snapshot, time_column, ManifestEntryStatus.DELETED)
-
-
-def _hours_changed(table: Table, snapshot: Snapshot, time_column: str, status: ManifestEntryStatus) -> set[int | None]:
-    hours: set[int | None] = set()
-    for entry in changed_entries(snapshot, table.io):
-        if entry.status is status and entry.data_file.content is DataFileContent.DATA:
-            hours.update(_hours(table, entry.data_file, time_column) or [None])
-    return hours
-
-
-def hours_left(table: Table, snapshot: Snapshot, time_column: str, hours: Collection[int]) -> set[int]:
-    """Return those of the hours that still have data files of snapshots before this one."""
-    left: set[int] = set()
-    if hours:
-        for partition, entry in _files_by_hours(table, snapshot, time_column, min(hours), max(hours)):
-            if entry.snapshot_id != snapshot.snapshot_id:
-                left.update(partition)
-    return left.intersection(hours)
-
-
-def deletes_rows(table: Table, snapshot: Snapshot) -> bool:
-    """Whether a snapshot added delete files, which hide rows of data files that stay."""
-    changed = changed_entries(snapshot, table.io)
-    added = (entry.data_file for entry in changed if entry.status is ManifestEntryStatus.ADDED)
-    return any(file.content is not DataFileContent.DATA for file in added)
+    found: Counter[int] = Counter()
+    for partition, entry in files_by_hours(table, table.current_snapshot(), time_column, hours):
+        found[partition[0]] += entry.data_file.record_count
+    return dict(sorted(found.items()))
 
 
 def rows_between(table: Table, time_column: str, first: int, last: int) -> int:
-    """Return the rows of main in the hours first..last, both inclusive, or in days that contain any of them.
-
-    Rows deleted by merge-on-read are counted, too.
-    """
-    found = _files_by_hours(table, table.current_snapshot(), time_column, first, last)
-    return sum(entry.data_file.record_count for _, entry in found)
-
-
-def rows_by_hour(table: Table, time_column: str) -> dict[int, int]:
-    """Return hour → rows of main, for all hours with rows, ascending; those of a day at its first hour.
-
-    Rows deleted by merge-on-read are counted, too.
-    """
-    found: Counter[int] = Counter()
-    for hours, entry in _files_by_hours(table, table.current_snapshot(), time_column):
-        found[hours[0]] += entry.data_file.record_count
-    return dict(sorted(found.items()))
+    """Return the rows of main in the hours first..last, both inclusive, or in days that contain any of them."""
+    return sum(rows_by_hour(table, time_column, range(first, last + 1)).values())
 
 
 def rows_in_hours(
@@ -529,55 +521,42 @@ def rows_in_hours(
         None if the metadata do not contain exact numbers: a partition is a day, or there are delete files.
     """
     snapshot = None if snapshot_id is None else table.snapshot_by_id(snapshot_id)
-    if snapshot is None or not hours:
-        return {}
-    if any(manifest.content is ManifestContent.DELETES for manifest in snapshot.manifests(table.io)):
+    manifests = snapshot.manifests(table.io) if snapshot and hours else []
+    if any(manifest.content is ManifestContent.DELETES for manifest in manifests):
         return None
     found: Counter[int] = Counter()
-    for partition, entry in _files_by_hours(table, snapshot, time_column, min(hours), max(hours)):
+    for partition, entry in files_by_hours(table, snapshot, time_column, hours):
         if len(partition) > 1:
             return None
-        if partition[0] in hours:
-            found[partition[0]] += entry.data_file.record_count
+        found[partition[0]] += entry.data_file.record_count
     return dict(found)
 
 
-@dataclass(frozen=True)
-class SnapshotRows:
-    """The rows of some partitions of one snapshot. Rows deleted by merge-on-read are counted, too.
+class WrittenHours(NamedTuple):
+    """What a snapshot did to a table that is partitioned by time; of a day, all hours; None for rows without a time.
 
     Attributes:
-        by_partition: First hour of a partition → its rows; partitions without rows are left out.
-        added: First hour of a partition → the rows that the snapshot itself wrote there.
-        total: The rows of the whole table; None if the snapshot's summary lacks them.
+        added: The hours of the data files that it added.
+        removed: The hours of the data files that it removed.
+        deletes_rows: Whether it added delete files, which hide rows of data files that stay.
     """
 
-    by_partition: Mapping[int, int]
-    added: Mapping[int, int]
-    total: int | None
+    added: set[int | None]
+    removed: set[int | None]
+    deletes_rows: bool
 
 
-def snapshot_rows(
-    table: Table, snapshot_id: int | None, time_column: str, hours: Collection[int], grain: Grain = HOUR
-) -> SnapshotRows | None:
-    """Return the rows of the partitions that contain any of the hours; None if the snapshot is not retained.
-
-    Args:
-        grain: Of the target. A local day has several partitions of its table, whose rows are added up.
-    """
-    snapshot = table.snapshot_by_id(snapshot_id) if snapshot_id is not None else None
-    if snapshot is None:
-        return None
-    by_partition: Counter[int] = Counter()
-    added: Counter[int] = Counter()
-    for partition, entry in _files_by_hours(table, snapshot, time_column, min(hours), max(hours)) if hours else ():
-        if not set(partition).isdisjoint(hours):
-            first = grain.first(partition[0])
-            by_partition[first] += entry.data_file.record_count
-            if entry.snapshot_id == snapshot_id:
-                added[first] += entry.data_file.record_count
-    total = snapshot.summary.additional_properties.get("total-records") if snapshot.summary else None
-    return SnapshotRows(dict(by_partition), dict(added), None if total is None else int(total))
+def written_hours(table: Table, snapshot: Snapshot, time_column: str) -> WrittenHours:
+    """Return the hours that a snapshot wrote to."""
+    added, removed = set[int | None](), set[int | None]()
+    deletes_rows = False
+    for entry in changed_entries(snapshot, table.io):
+        is_added = entry.status is ManifestEntryStatus.ADDED
+        if entry.data_file.content is not DataFileContent.DATA:
+            deletes_rows = deletes_rows or is_added
+            continue
+        (added if is_added else removed).update(_hours(table, entry.data_file, time_column) or [None])
+    return WrittenHours(added, removed, deletes_rows)
 
 
 class OneCopyTransaction(Transaction):

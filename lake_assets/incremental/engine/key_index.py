@@ -29,14 +29,14 @@ from pyiceberg import types
 from pyiceberg.catalog import Catalog
 from pyiceberg.io.pyarrow import schema_to_pyarrow
 from pyiceberg.manifest import DataFile, DataFileContent, FileFormat, ManifestContent, ManifestEntryStatus
-from pyiceberg.table import ALWAYS_TRUE, FileScanTask, Table
+from pyiceberg.table import Table
 from pyiceberg.table.snapshots import Snapshot
 from pyiceberg.typedef import Record
 
 from lake_assets.base.columns import column as column_of
 from lake_assets.connections.catalog import KEY_INDEX
 from lake_assets.incremental.engine import iceberg, publish
-from lake_assets.incremental.engine.iceberg import ArrowScan, changed_entries, entries
+from lake_assets.incremental.engine.iceberg import changed_entries, live_entries, rows_of_files
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -136,8 +136,9 @@ class KeyIndex:
         snapshot = table.snapshot_by_id(snapshot_id)
         if snapshot is None or table.format_version < NUMBERED_FORMAT:
             return None
-        indexed = {each.name for each in table.schema().fields if isinstance(each.field_type, INDEXED_TYPES)}
-        if column not in indexed:
+        if not any(
+            each.name == column and isinstance(each.field_type, INDEXED_TYPES) for each in table.schema().fields
+        ):
             return None
         files = int(publish.summary_of(snapshot).get("total-data-files", 0))
         if files < MIN_FILES or publish.rows_of(table, snapshot_id) > MAX_TABLE_ROWS:
@@ -189,8 +190,7 @@ class KeyIndex:
             wanted = pa.array(sorted(values, key=str))
             arrow_schema = schema_to_pyarrow(schema, include_field_ids=False)
             parts = [arrow_schema.empty_table()]
-            scan = ArrowScan(table.metadata, table.io, schema, ALWAYS_TRUE)
-            for batch in scan.to_record_batches([FileScanTask(_data_file(file)) for file in files]):
+            for batch in rows_of_files(table, map(_data_file, files), schema.column_names):
                 searched = batch.column(column)
                 rows = batch.filter(pc.is_in(searched, value_set=wanted.cast(searched.type)))
                 # Files of different writers give text as different types of Arrow.
@@ -289,9 +289,8 @@ def _follow(index: sqlite3.Connection, table: Table, column: str, snapshot: Snap
         first = number
         for name in ("postings", "files"):
             index.execute(f"delete from {name}")
-        for manifest in snapshot.manifests(table.io):
-            for entry in entries(manifest, table.io, discard_deleted=True):
-                added[entry.data_file.file_path] = entry.data_file, number
+        for entry in live_entries(table, snapshot):
+            added[entry.data_file.file_path] = entry.data_file, number
     _add_files(index, table, column, list(added.values()))
     forget(index, before=min(each.sequence_number or 0 for each in table.metadata.snapshots))
     index.execute("delete from described")
@@ -301,15 +300,12 @@ def _follow(index: sqlite3.Connection, table: Table, column: str, snapshot: Snap
 
 def _add_files(index: sqlite3.Connection, table: Table, column: str, files: Sequence[tuple[DataFile, int]]) -> None:
     """Add data files, each with the sequence number of the snapshot that added it. Several are read at a time."""
-    scan = ArrowScan(table.metadata, table.io, table.schema().select(column), ALWAYS_TRUE)
 
     def values(file: DataFile) -> set[object]:
         if file.file_format is not FileFormat.PARQUET:
             raise NotIndexable(file.file_path)
-        found: set[object] = set()
-        for batch in scan.to_record_batches([FileScanTask(file)]):
-            found.update(batch.column(column).drop_null().unique().to_pylist())
-        return found
+        batches = rows_of_files(table, [file], [column])
+        return {value for batch in batches for value in batch.column(column).drop_null().unique().to_pylist()}
 
     # pyiceberg's own threads serve these ones, so they are others.
     with ThreadPoolExecutor(READERS) as readers:

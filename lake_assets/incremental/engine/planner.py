@@ -40,7 +40,7 @@ from lake_assets.incremental.engine.model import (
     in_whole_partitions,
 )
 from lake_assets.incremental.engine.planning import last_buildable_hour, plan, plan_rebuild, processing_uris
-from lake_assets.incremental.engine.readable import check_new_files
+from lake_assets.incremental.engine.readable import check_files
 from lake_assets.incremental.engine.source_changes import (
     Head,
     ReadBudget,
@@ -259,7 +259,7 @@ class Planner:
         table = self.source_table(source)
         present = Head(publish.main_id(table), source_complete_through(table, source.table, self.pipeline))
         found = changes(table, source, since, start=self.pipeline.start_hour, up_to=up_to or present, budget=budget)
-        check_new_files(table, source.table, {file.path for file in found.added}, found.head.snapshot_id)
+        check_files(table, source.table, found.head.snapshot_id, {file.path for file in found.added})
         return found
 
     def _with_waited(self, decision: Decision, state: State) -> Decision:

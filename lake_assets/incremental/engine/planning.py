@@ -41,7 +41,7 @@ from lake_assets.incremental.engine.model import (
     verdicts_in_words,
     wait_in_words,
 )
-from lake_assets.incremental.engine.source_changes import FileChange, SourceChanges, describe, describe_earlier
+from lake_assets.incremental.engine.source_changes import FileChange, SourceChanges, describe
 
 CLOCK_TOLERANCE = timedelta(minutes=1)
 """How far a commit may be ahead of the planner's clock. One that is further ahead tells no time to wait from."""
@@ -298,7 +298,7 @@ def changed_hours(inputs: PlanningInput) -> dict[int, str]:
         for snapshot in source.effective:
             found += [(hours, describe(source, snapshot, hours)) for hours in snapshot.hours]
     for source in inputs.changes:
-        found += [(hours, describe_earlier(source, hours)) for hours in source.earlier.hours]
+        found += [(hours, describe(source, None, hours)) for hours in source.earlier.hours]
     reasons: dict[int, str] = {}
     for (first, last), reason in found:
         for hour in range(inputs.grain.first(first), inputs.grain.last(last) + 1):
@@ -606,7 +606,7 @@ def processing_uris(source: SourceChanges, hours: Collection[int] | None = None)
             values = tuple(map(str, file.partition.values()))
             places.setdefault(values, {"source": source.source, **file.partition})
         else:
-            files.append({"source": source.source, "partition": dict(file.place), "file": file.path})
+            files.append({"source": source.source, "partition": dict(file.partition), "file": file.path})
     if len(files) > MAX_FILE_URIS:
         since = source.since.snapshot_id if source.since else None
         head = source.head.snapshot_id

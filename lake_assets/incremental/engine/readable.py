@@ -19,7 +19,7 @@ from __future__ import annotations
 import json
 import re
 from bisect import bisect_left, bisect_right
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import partial
@@ -29,7 +29,7 @@ from typing import Any
 from pyiceberg.manifest import DataFile, DataFileContent, ManifestContent, ManifestEntryStatus
 from pyiceberg.table import Table
 from pyiceberg.table.snapshots import Operation, Snapshot
-from pyiceberg.types import DecimalType, IcebergType, NestedField, TimestampType, TimestamptzType
+from pyiceberg.types import DecimalType, IcebergType, TimestampType, TimestamptzType
 
 from lake_assets.base.hours import HOUR_MICROSECONDS
 from lake_assets.base.recent import Recent
@@ -53,49 +53,33 @@ FIELD_ID = b"PARQUET:field_id"
 _checked: Recent[tuple[str, int], str] = Recent(CHECKED_FILES)
 
 
-def check_files(table: Table, name: str, paths: Iterable[str]) -> None:
-    """Check that Spark reads data files of a table rightly. Opens the footers of those that others may have written.
+def check_files(table: Table, name: str, snapshot_id: int | None, among: Collection[str] | None = None) -> None:
+    """Check that Spark reads the live data files of a snapshot rightly.
+
+    The footers of those that others may have written are opened, once a process.
 
     Args:
         table: The table.
         name: Its name.
-        paths: Locations of the files.
+        snapshot_id: The snapshot.
+        among: Only these files are checked, if they are live; None for all.
 
     Raises:
         FilesMisread: It does not.
     """
-    suspects = [path for path in paths if _may_be_foreign(table, path)]
+    snapshot = None if snapshot_id is None else table.snapshot_by_id(snapshot_id)
+    live = (entry.data_file.file_path for entry in live_entries(table, snapshot))
+    suspects = [path for path in (live if among is None else among) if _may_be_foreign(table, path)]
     if not suspects:
         return
     with ThreadPoolExecutor(READ_AT_ONCE) as threads:
         found = list(threads.map(partial(_flaw, table), suspects))
     misread = {path: flaw for path, flaw in zip(suspects, found, strict=True) if flaw}
+    if misread and among is not None:
+        misread = {path: misread[path] for path in misread.keys() & set(live)}
     if misread:
         path = min(misread)
         raise FilesMisread(name, path, misread[path], files=len(misread))
-
-
-def check_head(table: Table, name: str) -> None:
-    """Check that Spark reads the live data files of a table rightly. Raises `FilesMisread` if it does not."""
-    check_files(table, name, live_paths(table, table.metadata.current_snapshot_id))
-
-
-def check_new_files(table: Table, name: str, paths: Collection[str], snapshot_id: int | None) -> None:
-    """Check files that were added up to a snapshot. Those that are removed again do not count.
-
-    Raises:
-        FilesMisread: Spark does not read one of them rightly, and it is a file of the snapshot.
-    """
-    try:
-        check_files(table, name, paths)
-    except FilesMisread:
-        check_files(table, name, set(live_paths(table, snapshot_id)).intersection(paths))
-
-
-def live_paths(table: Table, snapshot_id: int | None) -> Iterator[str]:
-    """Yield the locations of the live data files of a snapshot."""
-    snapshot = None if snapshot_id is None else table.snapshot_by_id(snapshot_id)
-    return (entry.data_file.file_path for entry in live_entries(table, snapshot))
 
 
 def has_foreign_files(table: Table) -> bool:
@@ -202,65 +186,49 @@ class LeastRows:
             raise RowsUnread(self.table, read=read, least=self.rows, path=self.path)
 
 
-def in_hours(table: Table, name: str, snapshot_id: int | None, column: str, hours: Collection[int]) -> LeastRows:
-    """Return the least rows of a snapshot whose time lies in some hours."""
-    snapshot = None if snapshot_id is None else table.snapshot_by_id(snapshot_id)
-    if snapshot is None or not hours:
-        return LeastRows(name)
-    field = table.schema().find_field(column)
-    ordered = sorted(set(hours))
-    found = []
-    for file in _undeleted_files(table, snapshot):
-        times = bounds(file, field)
-        if times is not None:
-            first, last = (each // HOUR_MICROSECONDS for each in times)
-            if bisect_right(ordered, last) - bisect_left(ordered, first) == last - first + 1:
-                found.append(file)
-    least = _sum(name, field, found)
-    return replace(least, rows=least.timed)
-
-
-def appended(
-    table: Table, name: str, after: int | None, up_to: int | None, column: str, *, left_out: Collection[int] = ()
+def least_rows(
+    table: Table,
+    name: str,
+    column: str,
+    *,
+    up_to: int | None,
+    after: int | None = None,
+    hours: Collection[int] | None = None,
+    left_out: Collection[int] = (),
 ) -> LeastRows:
-    """Return the least rows that the snapshots of a range appended.
+    """Return the least rows of a snapshot, or of those that were appended.
 
     Args:
         table: The source.
         name: Its name.
-        after: The last snapshot before the range; None if every row of the last snapshot is read.
-        up_to: The last snapshot of the range; None if the table has none.
         column: The time column.
+        up_to: The snapshot; None if the table has none.
+        after: The last snapshot before those whose appended rows are read; None if every row is.
+        hours: The hours whose rows are read; None for all rows, with a time or without.
         left_out: Hours whose rows are not read.
     """
     snapshot = None if up_to is None else table.snapshot_by_id(up_to)
     if snapshot is None:
         return LeastRows(name)
     field = table.schema().find_field(column)
-    ordered = sorted(set(left_out))
-    found = []
+    ordered = sorted(set(left_out if hours is None else hours))
+    least = LeastRows(name)
     files = _undeleted_files(table, snapshot) if after is None else _appended_files(table, snapshot, after)
     for file in islice(files, MOST_FILES):
         times = bounds(file, field)
+        is_read = hours is None and not ordered
         if ordered and times is not None:
             first, last = (each // HOUR_MICROSECONDS for each in times)
-            if bisect_right(ordered, last) == bisect_left(ordered, first):
-                found.append(file)
-        elif not ordered:
-            found.append(file)
-    return _sum(name, field, found)
-
-
-def _sum(name: str, field: NestedField, files: Iterable[DataFile]) -> LeastRows:
-    least = LeastRows(name)
-    for file in files:
+            named = bisect_right(ordered, last) - bisect_left(ordered, first)
+            is_read = named == (0 if hours is None else last - first + 1)
+        if not is_read:
+            continue
         least = replace(least, rows=least.rows + file.record_count, path=least.path or file.file_path)
-        times = bounds(file, field)
         nulls = 0 if field.required else (file.null_value_counts or {}).get(field.field_id)
         if times is not None and nulls is not None:
             first, last = times if least.last < least.first else (min(times[0], least.first), max(times[1], least.last))
             least = replace(least, timed=least.timed + file.record_count - nulls, first=first, last=last)
-    return least
+    return least if hours is None else replace(least, rows=least.timed)
 
 
 def _undeleted_files(table: Table, snapshot: Snapshot) -> Iterator[DataFile]:

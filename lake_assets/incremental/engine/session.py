@@ -32,7 +32,7 @@ from lake_assets.errors import AuditFailed, ConfigurationError, NotAsPlanned, Pu
 from lake_assets.incremental.declaration import Stateless, Target
 from lake_assets.incremental.engine import iceberg, publish
 from lake_assets.incremental.engine.audit_run import audit_scope, evaluate
-from lake_assets.incremental.engine.iceberg import deletes_rows, hours_added, hours_left, hours_removed, rows_between
+from lake_assets.incremental.engine.iceberg import files_by_hours, rows_between, written_hours
 from lake_assets.incremental.engine.key_index import KeyIndex
 from lake_assets.incremental.engine.model import (
     AuditResult,
@@ -265,7 +265,7 @@ class Session:
             planned_on = publish.main_id(self.table)
             if snapshot.parent_snapshot_id != planned_on:
                 raise PublishConflict(target.table, expected=planned_on, found=snapshot.parent_snapshot_id)
-            added = hours_added(table, snapshot, target.time_column)
+            added = {hour for hour in written_hours(table, snapshot, target.time_column).added if hour is not None}
             unexpected = added - set(prepared.hours)
             if unexpected:
                 column = target.sources[0].time_column
@@ -513,12 +513,14 @@ def find_written(table: Table, plan: SessionPlan, time_column: str) -> Snapshot 
     if others:
         deviations.append(f"makes {len(others) + 1} snapshots, of which one alone could be published")
     else:
-        if deletes_rows(table, snapshot):
+        written = written_hours(table, snapshot, time_column)
+        if written.deletes_rows:
             deviations.append("deletes single rows")
-        unplanned = hours_removed(table, snapshot, time_column) - replaced
+        unplanned = written.removed - replaced
         if unplanned:
             deviations.append(f"removes rows of {_in_words(unplanned)}, which was not planned")
-        left = hours_left(table, snapshot, time_column, replaced)
+        former = files_by_hours(table, snapshot, time_column, replaced)
+        left = {h for part, entry in former if entry.snapshot_id != snapshot.snapshot_id for h in part} & replaced
         if left:
             deviations.append(f"leaves the former rows of {_in_words(left)}, which are to be replaced")
     if deviations:

@@ -22,10 +22,9 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from datetime import date
 from functools import cached_property
 from itertools import takewhile
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 import pyarrow as pa
@@ -42,23 +41,23 @@ from pyiceberg.manifest import (
 )
 from pyiceberg.table import ALWAYS_TRUE, Table
 from pyiceberg.table.snapshots import Operation, Snapshot
-from pyiceberg.transforms import HourTransform
-from pyiceberg.types import DateType
 
-from lake_assets.base.hours import FIRST_HOUR, HOUR_MICROSECONDS, LAST_HOUR, hour_key, moment_at, ranges
+from lake_assets.base.grain import HOUR
+from lake_assets.base.hours import FIRST_HOUR, HOUR_MICROSECONDS, LAST_HOUR, hour_key, parse_hour, ranges
 from lake_assets.base.recent import Recent
-from lake_assets.errors import HistoryCut, SourceReplaced
+from lake_assets.errors import HistoryCut, InvalidHourKey, SourceReplaced
 from lake_assets.incremental.declaration import LANDED, Source
 from lake_assets.incremental.engine.iceberg import (
     bounds,
     changed_entries,
     complete_through,
     entries,
-    human_text,
     live_entries,
     microseconds,
     named_data_file,
+    partition_text,
     rows_of_files,
+    time_partition,
 )
 from lake_assets.incremental.engine.publish import ancestors, main_id, summary_of
 
@@ -73,7 +72,6 @@ HourRows = tuple[tuple[int, int], ...]
 
 HOUR_MILLISECONDS = 3_600_000
 HOURS_OF_DAY = 24
-EPOCH = date(1970, 1, 1)
 
 END_MICROSECONDS = (LAST_HOUR + 1) * HOUR_MICROSECONDS
 """The end of the year 9999. A row from then on is in no hour that counts."""
@@ -162,11 +160,11 @@ class FileChange:
         path: Location of the file.
         rows: Number of rows.
         bytes: Size.
-        partition: Partition field → value, dates as text; empty if its source does not tell when rows landed.
+        partition: Partition field → value as text; the hour of a landing as a number.
         hours: The event hours that its rows may lie in; None if no row lies in an hour that counts.
         times: Bounds of the time column; None if the metadata have none.
         rows_by_hour: Event hour and number of its rows, if the file was opened; empty otherwise.
-        place: Partition field → value as text, of a file whose partition does not tell when its rows landed.
+        is_landed: Whether its partition says when its rows landed, and in which batch.
     """
 
     path: str
@@ -176,12 +174,7 @@ class FileChange:
     hours: HourRange | None
     times: TimeRange | None = None
     rows_by_hour: HourRows = field(default=(), repr=False)
-    place: Mapping[str, str] = field(default_factory=dict, repr=False)
-
-    @property
-    def is_landed(self) -> bool:
-        """Whether its partition says when its rows landed, and in which batch."""
-        return self.partition.keys() >= LANDING_PARTITION
+    is_landed: bool = False
 
     @property
     def touched(self) -> tuple[HourRange, ...]:
@@ -328,23 +321,15 @@ class Head:
     complete_through: int | None
 
 
-def describe(changes: SourceChanges, snapshot: SnapshotChange, hours: HourRange) -> str:
-    """Return which snapshot touched a range of hours, and how, as a reason for people."""
-    reason = f"{snapshot.operation} {snapshot.snapshot_id} of {changes.source}: {changes.time_column} {_span(hours)}"
-    if snapshot.files_opened:
-        noun = "file" if snapshot.files_opened == 1 else "files"
-        reason += f" (by the rows of {snapshot.files_opened} {noun})"
-    return reason
-
-
-def describe_earlier(changes: SourceChanges, hours: HourRange) -> str:
-    """Return, as a reason for people, that earlier versions of changed keys stand in a range of hours."""
-    return f"earlier versions of changed keys of {changes.source}: {changes.time_column} {_span(hours)}"
-
-
-def _span(hours: HourRange) -> str:
-    first, last = hours
-    return hour_key(first) if first == last else f"{hour_key(first)}..{hour_key(last)}"
+def describe(changes: SourceChanges, snapshot: SnapshotChange | None, hours: HourRange) -> str:
+    """Return which snapshot touched a range of hours, as a reason for people; None: earlier versions stand there."""
+    first, last = map(hour_key, hours)
+    span = f"{changes.source}: {changes.time_column} {first if first == last else f'{first}..{last}'}"
+    if snapshot is None:
+        return f"earlier versions of changed keys of {span}"
+    opened = snapshot.files_opened
+    by_rows = f" (by the rows of {opened} {'file' if opened == 1 else 'files'})" if opened else ""
+    return f"{snapshot.operation} {snapshot.snapshot_id} of {span}{by_rows}"
 
 
 def changes(
@@ -381,7 +366,8 @@ def changes(
     how: HowFound = "initial"
     snapshots: Sequence[SnapshotChange]
     if since is None or since.snapshot_id is None:
-        snapshots = [reader.all_files(head)] if head else []
+        live = [reader.file(each.data_file, head) for each in reader.live(head)] if head else []
+        snapshots = [_built(head, "append", "append", live)] if head else []
     elif head is None:
         raise HistoryCut(name, since.snapshot_id)
     else:
@@ -421,13 +407,6 @@ def hours_present(table: Table, time_column: str) -> frozenset[int]:
     return frozenset(hour for each in found for first, last in each.hours for hour in range(first, last + 1))
 
 
-def raw_history(table: Table, source: Source, since: int | None, start: int) -> Iterator[SnapshotChange]:
-    """Yield every retained snapshot after `since`, oldest first; all of them if `since` is None or has expired."""
-    reader = SnapshotReader(table, source, start)
-    head = reader.snapshot(main_id(table))
-    yield from reader.history(reader.chain(head, since) if head else [])
-
-
 class SnapshotReader:
     """Reads the metadata of one table. All hours are event hours of the source's time column, from `start` on.
 
@@ -451,8 +430,6 @@ class SnapshotReader:
         self._time = schema.find_field(source.time_column)
         self._landed = None if landed_column is None else schema.find_field(landed_column)
         self._is_landed_by_partition = source.landed_column == LANDED
-        self._specs = table.specs()
-        self._types = {each.field_id: each.field_type for each in schema.fields}
         self._changes: dict[str, FileChange] = {}
         self.data_files: dict[str, DataFile] = {}
         self._live: dict[tuple[int, ManifestContent], list[ManifestEntry]] = {}
@@ -475,6 +452,11 @@ class SnapshotReader:
         return self._live[key]
 
     # Snapshots
+
+    def history_since(self, since: int | None) -> Iterator[SnapshotChange]:
+        """Yield what every retained snapshot after one did, oldest first; after None, or one that has expired, all."""
+        head = self.snapshot(main_id(self.table))
+        return self.history(self.chain(head, since) if head else [])
 
     def history(self, chain: Sequence[Snapshot]) -> Iterator[SnapshotChange]:
         """Yield what each snapshot of a chain (newest first) did, oldest first.
@@ -526,10 +508,6 @@ class SnapshotReader:
         effect: Effect = "append" if is_append else "rewrite"
         return _built(snapshot, _operation(snapshot).value, effect, added, others, rows_gone=rows_gone)
 
-    def all_files(self, head: Snapshot) -> SnapshotChange:
-        """Return all live files as one snapshot that appended them."""
-        return _built(head, "append", "append", [self.file(each.data_file, head) for each in self.live(head)])
-
     def newer_files(self, head: Snapshot, since: Watermark) -> SnapshotChange:
         """Return the files added after an expired watermark. Their rows are new, or were compacted."""
 
@@ -580,11 +558,7 @@ class SnapshotReader:
         found = []
         for entry in self.live(snapshot):
             file = entry.data_file
-            is_near = (
-                file.spec_id != delete.spec_id
-                or not self._specs[delete.spec_id].fields
-                or file.partition == delete.partition
-            )
+            is_near = file.spec_id != delete.spec_id or not len(delete.partition) or file.partition == delete.partition
             if file.file_path == named if named is not None else is_near:
                 found.append(self.file(file, snapshot))
         return found
@@ -601,30 +575,33 @@ class SnapshotReader:
 
     def _described(self, file: DataFile, snapshot: Snapshot) -> FileChange:
         times = bounds(file, self._time)
-        partition = self._partition(file) if self._is_landed_by_partition else {}
-        described = FileChange(
-            path=file.file_path,
-            rows=file.record_count,
-            bytes=file.file_size_in_bytes,
-            partition={name: each.isoformat() if isinstance(each, date) else each for name, each in partition.items()},
-            hours=None,
-            times=times,
-        )
-        if not described.is_landed:
-            described = replace(described, place=self._place(file))
-        latest = self._latest_accepted(file)
-        in_partition = self._hour_position(file.spec_id)
-        if in_partition is not None:
-            number = file.partition[in_partition]
+        partition: dict[str, object] = {**partition_text(self.table, file)}
+        is_landed = self._is_landed_by_partition and partition.keys() >= LANDING_PARTITION
+        landing_hour = self.landing_hour(file)
+        if is_landed and landing_hour is not None:
+            partition["landing_hour"] = landing_hour % HOURS_OF_DAY
+        size = file.file_size_in_bytes
+        described = FileChange(file.file_path, file.record_count, size, partition, None, times, (), is_landed)
+        # The latest event time that quarantine accepts, an hour after the landing; None for any.
+        latest: int | None = None
+        if self._landed is not None:
+            landed = bounds(file, self._landed)
+            if landed is not None:
+                latest = int(landed[1]) + HOUR_MICROSECONDS
+            elif landing_hour is not None:
+                latest = (landing_hour + 2) * HOUR_MICROSECONDS - 1
+        by_time = time_partition(self.table, file.spec_id, self._time.name)
+        is_by_hour = by_time is not None and by_time[1] == HOUR
+        if by_time is not None and is_by_hour:
+            number = file.partition[by_time[0]]
             hours = None if number is None else (number, number)
         elif times is not None:
             hours = times[0] // HOUR_MICROSECONDS, times[1] // HOUR_MICROSECONDS
         elif (file.null_value_counts or {}).get(self._time.field_id) == file.record_count:
             hours = None
         else:
-            landing_hour = None if self._landed is None else self.landing_hour(file)
-            last = self.last_hour(snapshot) if landing_hour is None else landing_hour + 1
-            hours = self.start, max(self.start, last)
+            limit = None if self._landed is None else landing_hour
+            hours = self.start, max(self.start, self.last_hour(snapshot) if limit is None else limit + 1)
         if hours is None or not file.record_count:
             return described
 
@@ -633,14 +610,11 @@ class SnapshotReader:
             must_be_read = hours[0] < self.start or (latest is not None and newest > latest)
         else:  # nothing limits the times of rows that tell no landing
             is_after_commit = hours[1] > snapshot.timestamp_ms // HOUR_MILLISECONDS + 1
-            is_unsure = in_partition is None and (times is None or is_after_commit)
-            must_be_read = is_unsure and file.file_format in READABLE
+            must_be_read = not is_by_hour and (times is None or is_after_commit) and file.file_format in READABLE
         counted = self._from_start(hours)
         try:
             if must_be_read or (
-                counted is not None
-                and file.file_format is FileFormat.PARQUET
-                and self._budget.take(file.file_size_in_bytes, counted)
+                counted is not None and file.file_format is FileFormat.PARQUET and self._budget.take(size, counted)
             ):
                 rows = self._rows_by_hour(file)
                 return replace(described, hours=(rows[0][0], rows[-1][0]), rows_by_hour=rows) if rows else described
@@ -663,52 +637,17 @@ class SnapshotReader:
 
     def landing_hour(self, file: DataFile) -> int | None:
         """Return the hour of a data or delete file's landing partition; None if it has no such partition."""
-        partition = self._partition(file) if self._is_landed_by_partition else {}
+        partition = partition_text(self.table, file) if self._is_landed_by_partition else {}
         day, hour = partition.get("landing_date"), partition.get("landing_hour")
-        if not isinstance(day, date) or not isinstance(hour, int) or hour not in range(HOURS_OF_DAY):
+        try:
+            return parse_hour(f"{day}-{int(hour or ''):02}:00")
+        except (ValueError, InvalidHourKey):
             return None
-        return (day - EPOCH).days * HOURS_OF_DAY + hour
-
-    def _latest_accepted(self, file: DataFile) -> int | None:
-        """Return the latest event time that quarantine accepts of a file: an hour after the landing; None for any."""
-        if self._landed is None:
-            return None
-        landed = bounds(file, self._landed)
-        if landed is not None:
-            return int(landed[1]) + HOUR_MICROSECONDS
-        landing_hour = self.landing_hour(file)
-        return None if landing_hour is None else (landing_hour + 2) * HOUR_MICROSECONDS - 1
 
     def _from_start(self, hours: HourRange) -> HourRange | None:
         """Return the hours from the pipeline's start up to the end of the year 9999; None if there are none."""
         first, last = max(hours[0], self.start), min(hours[1], LAST_HOUR)
         return (first, last) if first <= last else None
-
-    def _hour_position(self, spec_id: int) -> int | None:
-        """Return which field of a partition spec is the hour of the time column."""
-        for position, each in enumerate(self._specs[spec_id].fields):
-            if each.source_id == self._time.field_id and isinstance(each.transform, HourTransform):
-                return position
-        return None
-
-    def _partition(self, file: DataFile) -> dict[str, Any]:
-        """Return field name → value. A date, which manifests store as days since 1970, is returned as a date."""
-        found: dict[str, Any] = {}
-        for position, each in enumerate(self._specs[file.spec_id].fields):
-            value, type_ = file.partition[position], self._types.get(each.source_id)
-            is_date = type_ is not None and isinstance(each.transform.result_type(type_), DateType)
-            if is_date and isinstance(value, int):
-                value = moment_at(value * HOURS_OF_DAY * HOUR_MICROSECONDS).date()
-            found[each.name] = value
-        return found
-
-    def _place(self, file: DataFile) -> dict[str, str]:
-        """Return field name → value of a file's partition, as Iceberg writes them into paths."""
-        found: dict[str, str] = {}
-        for position, each in enumerate(self._specs[file.spec_id].fields):
-            value, type_ = file.partition[position], self._types.get(each.source_id)
-            found[each.name] = str(value) if type_ is None else human_text(each.transform, type_, value)
-        return found
 
     # Rows
 

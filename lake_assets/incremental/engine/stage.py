@@ -197,8 +197,14 @@ class Stager:
                 stored = stored.hint("shuffle_hash")  # else Spark broadcasts it, which is a job of its own
             rows = classify_against_stored(rows, stored, source, target)
         table = iceberg.load(self.catalog, source.table)
-        snapshots = span.from_snapshot_id, span.to_snapshot_id
-        least = readable.appended(table, source.table, *snapshots, source.time_column, left_out=plan.left_out)
+        least = readable.least_rows(
+            table,
+            source.table,
+            source.time_column,
+            after=span.from_snapshot_id,
+            up_to=span.to_snapshot_id,
+            left_out=plan.left_out,
+        )
         rows, counts = count_rows(rows, source, complete_through=self.complete_through, hours=None, least=least)
         if counts.contested:
             return None
@@ -400,7 +406,7 @@ class Stager:
             table = iceberg.load(self.catalog, source.table)
             if not readable.has_foreign_files(table):
                 continue
-            readable.check_files(table, source.table, readable.live_paths(table, span.to_snapshot_id))
+            readable.check_files(table, source.table, span.to_snapshot_id)
             if place == 0:
                 continue
             least = self._least_in_hours(source, span, plan)
@@ -413,7 +419,8 @@ class Stager:
     def _least_in_hours(self, source: Source, span: SourceRange, plan: SessionPlan) -> readable.LeastRows:
         """Return the least rows that a source has in the planned hours, by metadata."""
         table = iceberg.load(self.catalog, source.table)
-        return readable.in_hours(table, source.table, span.to_snapshot_id, source.time_column, plan.hour_numbers)
+        up_to, hours = span.to_snapshot_id, plan.hour_numbers
+        return readable.least_rows(table, source.table, source.time_column, up_to=up_to, hours=hours)
 
     def _driving_rows(self, plan: SessionPlan) -> tuple[DataFrame, RowCounts, list[DataFrame]]:
         """Return the rows of the driving source in the planned hours that count, classified.

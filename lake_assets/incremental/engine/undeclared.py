@@ -15,9 +15,8 @@ from typing import TYPE_CHECKING, Any
 
 from pyiceberg.catalog import Catalog
 from pyiceberg.table import Table
-from pyiceberg.transforms import DayTransform, HourTransform
 
-from lake_assets.base.grain import DAY, HOUR, Grain
+from lake_assets.base.grain import Grain
 from lake_assets.connections.catalog import table_names
 from lake_assets.errors import UsageError
 from lake_assets.incremental.declaration import Mode, Pipeline, RawTable, Source, Stateful, Stateless, Target
@@ -25,7 +24,7 @@ from lake_assets.incremental.declaration.names import suggestion
 from lake_assets.incremental.engine import iceberg
 from lake_assets.incremental.engine.audits import source_target_counts
 from lake_assets.incremental.engine.erasures import ERASURE
-from lake_assets.incremental.engine.iceberg import QUARANTINE, high_watermark_table, session_table
+from lake_assets.incremental.engine.iceberg import QUARANTINE, high_watermark_table, session_table, time_partition
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -191,12 +190,10 @@ def _require(name: str, **found: object) -> None:
 def _time_partition(table: Table) -> tuple[str, Grain] | None:
     """Return the column that a table is partitioned by the time of, and its grain; None if there is not one such."""
     found = []
-    schema = table.schema()
-    for field in table.spec().fields:
-        column = schema.find_column_name(field.source_id)
-        grain = {HourTransform: HOUR, DayTransform: DAY}.get(type(field.transform))
-        if column and grain and str(schema.find_type(field.source_id)) == "timestamptz":
-            found.append((column, grain))
+    for field in table.schema().fields:
+        partition = time_partition(table, table.spec().spec_id, field.name)
+        if partition and str(field.field_type) == "timestamptz":
+            found.append((field.name, partition[1]))
     return found[0] if len(found) == 1 else None
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from pyiceberg.manifest import DataFile, DataFileContent, ManifestContent
@@ -17,7 +17,7 @@ from pyiceberg.types import (
 )
 
 from lake_assets.errors import UsageError
-from lake_assets.incremental.engine.iceberg import bounds, human_text, live_entries
+from lake_assets.incremental.engine.iceberg import bounds, human_text, live_entries, partition_text
 from lake_assets.incremental.engine.publish import main_id
 
 METRICS_MODE = "write.metadata.metrics"
@@ -104,7 +104,7 @@ def contents(table: Table, name: str, columns: Sequence[str] = ()) -> TableConte
     files: defaultdict[tuple[tuple[str, str | None], ...], list[DataFile]] = defaultdict(list)
     for content in ManifestContent:
         for entry in live_entries(table, snapshot, content):
-            files[tuple(_partition(table, entry.data_file))].append(entry.data_file)
+            files[tuple(partition_text(table, entry.data_file).items())].append(entry.data_file)
     partitions = []
     for values in sorted(files, key=lambda each: [(value is not None, value or "") for _, value in each]):
         data = [file for file in files[values] if file.content is DataFileContent.DATA]
@@ -134,18 +134,6 @@ def _field(table: Table, name: str, column: str) -> NestedField:
             remedy="Name a column of a simple type; a field of a struct is named struct.field.",
         )
     return found
-
-
-def _partition(table: Table, file: DataFile) -> Iterator[tuple[str, str | None]]:
-    """Yield partition field and value, by the spec that the file was written with."""
-    schema = table.schema()
-    for position, each in enumerate(table.specs()[file.spec_id].fields):
-        value = file.partition[position]
-        source = schema.find_column_name(each.source_id)
-        if value is None or source is None:  # the column was dropped
-            yield each.name, None if value is None else str(value)
-        else:
-            yield each.name, human_text(each.transform, schema.find_type(source), value)
 
 
 def _bounds(table: Table, name: str, column: NestedField, files: Sequence[DataFile]) -> ColumnBounds:

@@ -54,7 +54,7 @@ from lake_assets.incremental.engine import iceberg, publish
 from lake_assets.incremental.engine.columns import Declared, declared_columns, differences, load_existing, remedy_of
 from lake_assets.incremental.engine.engine import Engine
 from lake_assets.incremental.engine.iceberg import QUARANTINE, DamagedFile, damaged_file
-from lake_assets.incremental.engine.readable import check_head
+from lake_assets.incremental.engine.readable import check_files
 from lake_assets.incremental.engine.session_log import LOG_PROPERTIES, create_tables
 from lake_assets.incremental.engine.state import State, number_of
 from lake_assets.incremental.operations.freshness import target_problems
@@ -428,7 +428,8 @@ class _Home:
         raw = self.pipeline.raw_table(name) if self.pipeline else None
         if raw is not None and raw.exists_already:
             try:
-                check_head(load_existing(self.catalog, raw), name)
+                existing = load_existing(self.catalog, raw)
+                check_files(existing, name, publish.main_id(existing))
             except SourceError as unreadable:
                 yield Finding(TABLES, "error", unreadable.problem, unreadable.remedy)
 

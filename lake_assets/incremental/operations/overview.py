@@ -7,24 +7,23 @@ Of raw tables, two columns are read, a group of data files at a time; of targets
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
 from pyiceberg.catalog import Catalog
-from pyiceberg.table import DataScan, FileScanTask, Table
 
 from lake_assets.errors import TableMissing
 from lake_assets.errors.described import describe
 from lake_assets.incremental.declaration import LANDED, Pipeline, RawTable, Target
 from lake_assets.incremental.declaration.pipeline import column_sources
 from lake_assets.incremental.engine import iceberg
-from lake_assets.incremental.engine.arrivals import LOOKBACK_HOURS, Arrivals, arrival_counter, count_by_commit
+from lake_assets.incremental.engine.arrivals import LOOKBACK_HOURS, Arrivals, arrivals
 from lake_assets.incremental.engine.columns import check_time_columns
 from lake_assets.incremental.engine.complete import source_complete_through
-from lake_assets.incremental.engine.iceberg import QUARANTINE, ArrowScan
+from lake_assets.incremental.engine.iceberg import QUARANTINE, rows_of_files
 from lake_assets.incremental.engine.model import AuditResult, HeldHour
 from lake_assets.incremental.engine.planner import built_by_other_code
 from lake_assets.incremental.engine.session_log import SessionLog, SessionRecord
@@ -36,9 +35,6 @@ if TYPE_CHECKING:
 
 SESSIONS = 1000
 """How many of a target's newest sessions are shown: those of some weeks."""
-
-ROWS_PER_SCAN = 2_000_000
-"""Rows of the data files that one scan reads, approximately: pyiceberg holds all files of a scan in memory."""
 
 
 @dataclass(frozen=True)
@@ -212,33 +208,6 @@ def overview(catalog: Catalog, pipeline: Pipeline, *, now: datetime, progress: P
     return Overview(now, LOOKBACK_HOURS, tuple(standings), tuple(found_arrivals), tuple(targets))
 
 
-def arrivals(table: Table, raw: RawTable, *, start: int) -> Arrivals:
-    """Return when the rows of a raw table arrived; `start` is the pipeline's first event hour."""
-    counter = arrival_counter(raw, start)
-    if raw.landed_column is None:
-        count_by_commit(table, raw, counter)
-        return counter.result()
-    if not raw.exists_already:
-        iceberg.check_columns(table, raw.table, {raw.time_column: "timestamptz", LANDED: "timestamptz"})
-    for batch in _batches(table.scan(selected_fields=(raw.time_column, raw.landed_column))):
-        counter.add(batch)
-    return counter.result()
-
-
-def _batches(scan: DataScan) -> Iterator[pa.RecordBatch]:
-    """Yield the rows of a scan, one group of its files after the other."""
-    reader = ArrowScan(scan.table_metadata, scan.io, scan.projection(), scan.row_filter, scan.case_sensitive)
-    group: list[FileScanTask] = []
-    rows = 0
-    for task in scan.plan_files():
-        group.append(task)
-        rows += task.file.record_count
-        if rows >= ROWS_PER_SCAN:
-            yield from reader.to_record_batches(group)
-            group, rows = [], 0
-    yield from reader.to_record_batches(group)
-
-
 def _read_raw(catalog: Catalog, pipeline: Pipeline, raw: RawTable) -> tuple[TableProgress, Arrivals | None]:
     try:
         table = iceberg.load(catalog, raw.table)
@@ -247,6 +216,8 @@ def _read_raw(catalog: Catalog, pipeline: Pipeline, raw: RawTable) -> tuple[Tabl
             return progress, None
         if raw.exists_already:
             check_time_columns(table, raw)
+        else:
+            iceberg.check_columns(table, raw.table, {raw.time_column: "timestamptz", LANDED: "timestamptz"})
         return progress, arrivals(table, raw, start=pipeline.start_hour)
     except Exception as error:  # whatever another program's table makes its reader raise concerns only this table
         text = describe(error)
@@ -294,8 +265,8 @@ def _target_overview(
 def _quarantine(catalog: Catalog) -> Mapping[str, Sequence[QuarantinedRows]]:
     """Return each target's rows in quarantine by source and reason, most first."""
     counts: Counter[tuple[str, str, str]] = Counter()
-    scan = iceberg.load(catalog, QUARANTINE).scan(selected_fields=("target", "source", "reason"))
-    for batch in _batches(scan):
+    table = iceberg.load(catalog, QUARANTINE)
+    for batch in rows_of_files(table, table.scan().plan_files(), ("target", "source", "reason")):
         grouped = pa.Table.from_batches([batch]).group_by(batch.schema.names)
         for row in grouped.aggregate([([], "count_all")]).to_pylist():
             counts[row["target"], row["source"], row["reason"]] += row["count_all"]

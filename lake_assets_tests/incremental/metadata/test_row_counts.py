@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from lake_assets.base.hours import hour_key, hour_start
 from lake_assets.incremental.engine import iceberg
 from lake_assets.incremental.engine.audits import odd_hours, row_count_like_earlier
-from lake_assets.incremental.engine.iceberg import SnapshotRows, rows_in_hours, snapshot_rows
+from lake_assets.incremental.engine.iceberg import rows_by_hour, rows_in_hours
 from lake_assets.membership import PIPELINE
 from lake_assets_tests.incremental.scenario import START, Lake, signup, with_target
 
@@ -65,12 +65,6 @@ def test_manifests_tell_the_rows_of_each_hour_as_of_any_snapshot(catalog: Catalo
     }
     assert rows_in_hours(table, second, fact.time_column, [START, START + 3]) == {START + 3: 1}
     assert rows_in_hours(table, second, fact.time_column, []) == {}
-    assert snapshot_rows(table, second, fact.time_column, [START + 1, START + 3, START + 50]) == SnapshotRows(
-        by_partition={START + 1: 3, START + 3: 1}, added={START + 1: 1}, total=5
-    )
-    assert snapshot_rows(table, second, fact.time_column, []) == SnapshotRows({}, {}, 5)
-    assert snapshot_rows(table, None, fact.time_column, [START]) is None
-    assert snapshot_rows(table, 1, fact.time_column, [START]) is None  # it has expired
 
     daily = PIPELINE.target("account_state_daily")
     iceberg.create_target(catalog, daily)
@@ -79,7 +73,8 @@ def test_manifests_tell_the_rows_of_each_hour_as_of_any_snapshot(catalog: Catalo
     table.append(pa.Table.from_pylist([{daily.time_column: hour_start(START)}], schema=schema))
     only = table.metadata.snapshots[0].snapshot_id
     assert rows_in_hours(table, only, daily.time_column, [START]) is None
-    assert snapshot_rows(table, only, daily.time_column, [START + 7]) == SnapshotRows({START: 1}, {START: 1}, 1)
+    assert rows_by_hour(table, daily.time_column, [START + 7]) == {START: 1}
+    assert rows_by_hour(table, daily.time_column, [START + 24]) == {}
 
 
 @pytest.mark.parametrize("mode", ["copy-on-write", "merge-on-read"])

@@ -47,7 +47,7 @@ def test_it_says_what_happened(catalog: Catalog, spark: SparkSession, monkeypatc
     lake.append("raw.signups", [signup(1, 13, account_id=None)])
     with pytest.raises(AuditFailed):
         lake.run("signup_fact")
-    monkeypatch.setattr("lake_assets.incremental.operations.overview.ROWS_PER_SCAN", 50)
+    monkeypatch.setattr("lake_assets.incremental.engine.iceberg.ROWS_PER_SCAN", 50)
 
     found = overview(catalog, PIPELINE, now=NOW)
 

@@ -15,8 +15,8 @@ from lake_assets.incremental.dagster.asset_specs import raw_spec
 from lake_assets.incremental.dagster.raw_tables_sensor import raw_events
 from lake_assets.incremental.declaration import Pipeline, RawTable
 from lake_assets.incremental.engine import iceberg
+from lake_assets.incremental.engine.arrivals import arrivals
 from lake_assets.incremental.engine.engine import Engine, utc_now
-from lake_assets.incremental.operations.overview import arrivals
 
 if TYPE_CHECKING:
     from datetime import datetime

@@ -22,11 +22,11 @@ from lake_assets.incremental.declaration import RawTable, Source
 from lake_assets.incremental.engine import iceberg
 from lake_assets.incremental.engine.source_changes import (
     Head,
+    SnapshotReader,
     SourceChanges,
     Watermark,
     changes,
     hours_present,
-    raw_history,
 )
 
 if TYPE_CHECKING:
@@ -403,9 +403,10 @@ def test_the_history_of_a_raw_table_is_told_snapshot_by_snapshot(events: Table) 
     first = head(events)
     append(events, 2)
     append(events, 3)
-    assert [s.hours for s in raw_history(events, EVENTS, None, START)] == [((START + h, START + h),) for h in (1, 2, 3)]
-    assert len(list(raw_history(events, EVENTS, first.snapshot_id, START))) == 2
-    assert len(list(raw_history(events, EVENTS, 1, START))) == 3, "one that is gone: all that is retained"
+    reader = SnapshotReader(events, EVENTS, START)
+    assert [s.hours for s in reader.history_since(None)] == [((START + h, START + h),) for h in (1, 2, 3)]
+    assert len(list(reader.history_since(first.snapshot_id))) == 2
+    assert len(list(reader.history_since(1))) == 3, "one that is gone: all that is retained"
 
 
 batches = st.lists(st.lists(st.integers(0, 30), min_size=1, max_size=4), min_size=1, max_size=5)

@@ -132,4 +132,4 @@ def test_a_partition_beyond_the_years_1_to_9999_is_named_with_its_year(fact: Tab
     )
     file.spec_id = BY_HOUR
     found = SnapshotReader(fact, FACT, START).file(file, current)
-    assert dict(found.place) == {"at_hour": "+294247-01-10-04:00"}
+    assert dict(found.partition) == {"at_hour": "+294247-01-10-04:00"}
