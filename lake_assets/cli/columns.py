@@ -46,8 +46,7 @@ def migrate(
     engine = open_engine()
     found = []
     for declared in _named(engine.pipeline, names or (), drop or ()):
-        do = columns.migrate if apply else columns.look
-        done = do(engine.catalog, declared, drop or ())
+        done = columns.migrate(engine.catalog, declared, drop or (), apply=apply)
         if done is not None:
             found.append(done)
     render(found, _view, as_json=as_json, document=[_document(each) for each in found])
@@ -63,11 +62,11 @@ def show_differences(catalog: Catalog, pipeline: Pipeline, *, err: bool = False)
     Args:
         err: Print on standard error.
     """
-    from lake_assets.incremental.engine.columns import declared_columns, look
+    from lake_assets.incremental.engine.columns import declared_columns, migrate
 
     described = 0
     for declared in declared_columns(pipeline).values():
-        found = look(catalog, declared)
+        found = migrate(catalog, declared, apply=False)
         for each in found.differences if found else ():
             if each.kind != "description":
                 typer.echo(f"{each.text} → {_remedy(each)}", err=err)

@@ -17,9 +17,8 @@ from lake_assets.errors import ConfigurationError
 from lake_assets.incremental.declaration import Pipeline, SessionContext, Source, Stateless, incremental_asset
 from lake_assets.incremental.engine import iceberg
 from lake_assets.incremental.engine.engine import Engine
-from lake_assets.incremental.engine.iceberg import rows_between, rows_by_hour, written_hours
+from lake_assets.incremental.engine.iceberg import hours_present, rows_between, rows_by_hour, written_hours
 from lake_assets.incremental.engine.model import NoSession, SessionReport
-from lake_assets.incremental.engine.source_changes import hours_present
 from lake_assets.incremental.operations import verify
 from lake_assets.membership.raw import RAW, SIGNUPS
 from lake_assets_tests.incremental.in_process_daemon import InProcessDaemon, in_process_daemon
@@ -108,12 +107,11 @@ def test_manifests_tell_the_rows_of_a_day(catalog: Catalog) -> None:
     table.append(pa.Table.from_pylist(rows, schema=table.schema().as_arrow()))
     snapshot = table.current_snapshot()
     assert snapshot is not None
-    assert written_hours(table, snapshot, "event_ts").added == {*DAYS[0], *DAYS[1], *range(START + 72, START + 96)}
+    assert written_hours(table, snapshot, "event_ts")[0] == {*DAYS[0], *DAYS[1], *range(START + 72, START + 96)}
     assert rows_by_hour(table, "event_ts") == {START: 2, START + 24: 1, START + 72: 1}
     found = [rows_between(table, "event_ts", START + a, START + b) for a, b in ((-9, -1), (5, 6), (20, 30), (48, 71))]
     assert found == [0, 2, 3, 0]
-    # Read as a source, it tells hours: those between the bounds of each day's file.
-    assert hours_present(table, "event_ts") == {*range(START, START + 25), START + 80}
+    assert hours_present(table, "event_ts") == {START, START + 24, START + 72}
 
 
 @incremental_asset(

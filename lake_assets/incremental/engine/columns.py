@@ -89,14 +89,11 @@ def with_present_columns(rows: DataFrame, table: Table, snapshot_id: int) -> Dat
 
 def at_present(table: Table, snapshot_id: int | None) -> Table:
     """Return a table whose scans of a snapshot have its present columns."""
-    if snapshot_id is None or selected(schema_at(table, snapshot_id), table.schema()) is None:
+    snapshot = None if snapshot_id is None else table.snapshot_by_id(snapshot_id)
+    if snapshot is None or schema_at(table, snapshot.snapshot_id) == table.schema():
         return table
-    snapshots = []
-    for each in table.metadata.snapshots:
-        if each.snapshot_id == snapshot_id:
-            each = each.model_copy(update={"schema_id": table.metadata.current_schema_id})
-        snapshots.append(each)
-    metadata = table.metadata.model_copy(update={"snapshots": snapshots})
+    present = snapshot.model_copy(update={"schema_id": table.metadata.current_schema_id})
+    metadata = table.metadata.model_copy(update={"snapshots": [present]})
     return Table(table.name(), metadata, table.metadata_location, table.io, table.catalog)
 
 
@@ -195,9 +192,6 @@ Kind = Literal["missing", "renamed", "narrow", "required", "order", "description
 - type: It has another type.
 """
 
-Path = tuple[str, ...]
-"""A column; a nested field with the names of those around it."""
-
 _STEPS: Mapping[Kind, str] = {
     "missing": "add",
     "renamed": "rename",
@@ -217,16 +211,14 @@ _STOPS_READER: Collection[Kind] = ("missing", "renamed", "narrow", "wide", "type
 
 @dataclass(frozen=True)
 class Difference:
-    """One difference between a table and its declaration.
+    """One difference between a table and its declaration, which has no nested columns.
 
     Attributes:
         table: The table.
         kind: How they differ.
-        path: The column, by its declared name.
+        column: The column, by its declared name; empty for the order.
         declared: Its type, or what else differs, as declared.
         found: The same as the table has it.
-        at: The column as the table has it.
-        wanted: The column as declared, if the table has it otherwise by name or type, or not at all.
         refused: Why Iceberg cannot do it by metadata; empty if it can.
         remedy: What to do, if it is not done by a migration.
         dropped: Whether the person who migrates has named the column to be dropped.
@@ -234,18 +226,12 @@ class Difference:
 
     table: str
     kind: Kind
-    path: Path
+    column: str
     declared: str = ""
     found: str = ""
-    at: Path = ()
-    wanted: NestedField | None = field(default=None, compare=False, repr=False)
     refused: str = ""
     remedy: str = ""
     dropped: bool = False
-
-    @property
-    def column(self) -> str:
-        return ".".join(self.path)
 
     @property
     def step(self) -> str:
@@ -263,7 +249,7 @@ class Difference:
             case "missing":
                 return f"{self.table} has no column {self.column} ({self.declared})."
             case "renamed":
-                return f"{self.table} has the column {self.column} as {'.'.join(self.at)}, its former name."
+                return f"{self.table} has the column {self.column} as {self.found}, its former name."
             case "required":
                 return f"{self.table} has {self.column} as required; the declared column may be null."
             case "order":
@@ -307,7 +293,7 @@ class Declared:
         Spark writes to a required column as long as no value is null, so one that is declared stops nothing.
         """
         if found.kind == "required":
-            return bool(self.target) and all(each.name != found.path[0] for each in self.fields)
+            return bool(self.target) and all(each.name != found.column for each in self.fields)
         return found.kind in (_STOPS_TARGET if self.target else _STOPS_READER)
 
 
@@ -331,14 +317,15 @@ def of_raw_table(raw: RawTable, kept: Mapping[str, str] | None = None) -> Declar
     """Return the declared columns of a raw table, with those of landing."""
     landing = dict.fromkeys(LANDING_COLUMNS, "every raw table has it")
     always = {**(kept or {}), raw.time_column: "it is the time of a row", **landing}
-    return Declared(raw.table, _fields(raw.all_columns, raw.descriptions), raw.renamed_from, always)
+    fields = _fields(*((name, type_, raw.descriptions.get(name)) for name, type_ in raw.all_columns.items()))
+    return Declared(raw.table, fields, raw.renamed_from, always)
 
 
 def of_target(target: Target, kept: Mapping[str, str] | None = None) -> Declared:
     """Return the declared columns of a target."""
     key = dict.fromkeys(target.key, "it is the key")
     always = {**(kept or {}), **key, target.time_column: "it is the time of a row"}
-    fields = _fields(target.columns, target.descriptions)
+    fields = _fields(*((name, type_, target.descriptions.get(name)) for name, type_ in target.columns.items()))
     return Declared(target.table, fields, target.renamed_from, always, target.name, target.time_column)
 
 
@@ -347,12 +334,8 @@ def _entity(target: Target) -> tuple[str, ...]:
     return (entity,) if entity else ()
 
 
-def _fields(columns: Mapping[str, str], descriptions: Mapping[str, str]) -> tuple[NestedField, ...]:
-    return _parsed(tuple((name, type_, descriptions.get(name)) for name, type_ in columns.items()))
-
-
 @lru_cache(maxsize=4096)
-def _parsed(columns: tuple[tuple[str, str, str | None], ...]) -> tuple[NestedField, ...]:
+def _fields(*columns: tuple[str, str, str | None]) -> tuple[NestedField, ...]:
     """Every plan compares the columns of a target and of its sources, and to parse types takes most of the time."""
     return tuple(
         NestedField(number, name, type_, required=False, doc=doc)
@@ -363,84 +346,59 @@ def _parsed(columns: tuple[tuple[str, str, str | None], ...]) -> tuple[NestedFie
 def differences(declared: Declared, schema: Schema) -> tuple[Difference, ...]:
     """Return how the columns of a table differ from their declaration: those of the rows first, then the others."""
     table = declared.table
+    found = _matches(declared.fields, schema.fields, declared.former)
+    names = {match.field_id: name for name, match in found.items()}
+    undeclared = [each for each in schema.fields if each.field_id not in names]
     result: list[Difference] = []
 
-    def compare_fields(wanted: Sequence[NestedField], present: Sequence[NestedField], path: Path, at: Path) -> None:
-        """Compare the columns of a table, or the fields of the struct that is declared at `path` and found at `at`."""
-        found = _matches(wanted, present, {} if path else declared.former)
-        names = {match.field_id: name for name, match in found.items()}
-        undeclared = [each for each in present if each.field_id not in names]
-        for each in wanted:
-            here, match = (*path, each.name), found.get(each.name)
-            if match is None:
-                remedy = ""
-                alike = [other.name for other in undeclared if _shown(other.field_type) == _shown(each.field_type)]
-                if len(alike) == 1 and not path:
-                    remedy = f"If it is the former {alike[0]}, declare renamed_from: {{{each.name}: {alike[0]}}}"
-                    if not declared.target:
-                        remedy += f"; if the table calls it {alike[0]} now, declare that name"
-                    remedy += "."
-                type_ = _shown(each.field_type)
-                result.append(Difference(table, "missing", here, type_, at=at, wanted=each, remedy=remedy))
-                continue
-            there = (*at, match.name)
-            if match.name != each.name:
-                result.append(Difference(table, "renamed", here, each.name, match.name, there, each))
-            compare(each, match, here, there)
-        for each in undeclared:
-            here, there = (*path, each.name), (*at, each.name)
-            if each.required:
-                add_required(each, here, there)
-            drop = f"lake migrate {table} --drop {'.'.join(here)} --apply"
-            remedy = f"To use it, declare it. To remove it, run `{drop}`."
-            type_ = _shown(each.field_type)
-            result.append(Difference(table, "undeclared", here, found=type_, at=there, remedy=remedy))
-        in_order = [each.name for each in wanted if each.name in found]
-        as_found = [names[each.field_id] for each in present if each.field_id in names]
-        if as_found != in_order:
-            result.append(Difference(table, "order", path, ", ".join(in_order), ", ".join(as_found), at))
-
-    def compare(wanted: NestedField, present: NestedField, path: Path, at: Path) -> None:
-        """Compare a column, a field, an element of a list or a value of a map."""
-        if present.required and wanted.optional:
-            add_required(present, path, at)
-        if wanted.required and present.optional:
-            refused = "Iceberg makes no column required, because rows may be null"
-            remedy = f"Declare {path[-1]} as optional."
-            result.append(Difference(table, "type", path, "required", "optional", at, refused=refused, remedy=remedy))
-        if wanted.doc is not None and wanted.doc != (present.doc or ""):
-            result.append(Difference(table, "description", path, wanted.doc, present.doc or "", at))
-        one, other = wanted.field_type, present.field_type
-        as_declared, as_found = _shown(one), _shown(other)
-        if isinstance(one, StructType) and isinstance(other, StructType):
-            compare_fields(one.fields, other.fields, path, at)
-        elif isinstance(one, ListType) and isinstance(other, ListType):
-            compare(one.element_field, other.element_field, (*path, "element"), (*at, "element"))
-        elif isinstance(one, MapType) and isinstance(other, MapType) and _shown(one.key_type) == _shown(other.key_type):
-            compare(one.value_field, other.value_field, (*path, "value"), (*at, "value"))
-        elif is_widened(other, one):
-            result.append(Difference(table, "narrow", path, as_declared, as_found, at, wanted))
-        elif as_declared != as_found:
-            name = ".".join(path)
-            in_query = ", or cast it in the query; then run `lake check`" if declared.target else ""
-            remedy = f"Declare {name} as {as_found}{in_query}."
-            kind: Kind = "wide" if is_widened(one, other) else "type"
-            refused = "Iceberg narrows no type"
-            if kind == "type":
-                refused = f"Iceberg does not turn {as_found} into {as_declared}"
-                if len(path) == 1 and path[0] not in declared.kept:
-                    drop = f"lake migrate {table} --drop {name} --apply"
-                    remedy += f" Or drop it with its values, and add it again: `{drop}`."
-            result.append(Difference(table, kind, path, as_declared, as_found, at, wanted, refused, remedy))
-
-    def add_required(present: NestedField, path: Path, at: Path) -> None:
+    def add_required(present: NestedField, name: str) -> None:
         refused = remedy = ""
         if present.field_id in schema.identifier_field_ids:
             refused = "it is an identifier field of the table"
-            remedy = f"Take it out: ALTER TABLE lake.{table} DROP IDENTIFIER FIELDS {'.'.join(at)}."
-        result.append(Difference(table, "required", path, "optional", "required", at, None, refused, remedy))
+            remedy = f"Take it out: ALTER TABLE lake.{table} DROP IDENTIFIER FIELDS {present.name}."
+        result.append(Difference(table, "required", name, "optional", "required", refused, remedy))
 
-    compare_fields(declared.fields, schema.fields, (), ())
+    for wanted in declared.fields:
+        name, present, as_declared = wanted.name, found.get(wanted.name), str(wanted.field_type)
+        if present is None:
+            remedy = ""
+            alike = [other.name for other in undeclared if other.field_type == wanted.field_type]
+            if len(alike) == 1:
+                remedy = f"If it is the former {alike[0]}, declare renamed_from: {{{name}: {alike[0]}}}"
+                if not declared.target:
+                    remedy += f"; if the table calls it {alike[0]} now, declare that name"
+                remedy += "."
+            result.append(Difference(table, "missing", name, as_declared, remedy=remedy))
+            continue
+        if present.name != name:
+            result.append(Difference(table, "renamed", name, name, present.name))
+        if present.required:
+            add_required(present, name)
+        if wanted.doc is not None and wanted.doc != (present.doc or ""):
+            result.append(Difference(table, "description", name, wanted.doc, present.doc or ""))
+        as_found = str(present.field_type)
+        if is_widened(present.field_type, wanted.field_type):
+            result.append(Difference(table, "narrow", name, as_declared, as_found))
+        elif present.field_type != wanted.field_type:
+            in_query = ", or cast it in the query; then run `lake check`" if declared.target else ""
+            remedy = f"Declare {name} as {as_found}{in_query}."
+            kind: Kind = "wide" if is_widened(wanted.field_type, present.field_type) else "type"
+            refused = "Iceberg narrows no type"
+            if kind == "type":
+                refused = f"Iceberg does not turn {as_found} into {as_declared}"
+                if name not in declared.kept:
+                    drop = f"lake migrate {table} --drop {name} --apply"
+                    remedy += f" Or drop it with its values, and add it again: `{drop}`."
+            result.append(Difference(table, kind, name, as_declared, as_found, refused, remedy))
+    for each in undeclared:
+        if each.required:
+            add_required(each, each.name)
+        remedy = f"To use it, declare it. To remove it, run `lake migrate {table} --drop {each.name} --apply`."
+        result.append(Difference(table, "undeclared", each.name, found=str(each.field_type), remedy=remedy))
+    in_order = [each.name for each in declared.fields if each.name in found]
+    as_found_in_order = [names[each.field_id] for each in schema.fields if each.field_id in names]
+    if as_found_in_order != in_order:
+        result.append(Difference(table, "order", "", ", ".join(in_order), ", ".join(as_found_in_order)))
     return tuple(sorted(result, key=lambda each: each.kind in ("undeclared", "order", "description")))
 
 
@@ -470,18 +428,6 @@ def is_widened(narrow: IcebergType, wide: IcebergType) -> bool:
     return pair in ((IntegerType, LongType), (FloatType, DoubleType))
 
 
-def _shown(found: IcebergType) -> str:
-    """Return a type for people: equal types have equal texts, whatever the ids of their fields."""
-    if isinstance(found, StructType):
-        fields = [f"{each.name}{'!' if each.required else ''}: {_shown(each.field_type)}" for each in found.fields]
-        return f"struct<{', '.join(fields)}>"
-    if isinstance(found, ListType):
-        return f"list<{_shown(found.element_type)}>"
-    if isinstance(found, MapType):
-        return f"map<{_shown(found.key_type)}, {_shown(found.value_type)}>"
-    return str(found)
-
-
 @dataclass(frozen=True)
 class Migration:
     """What differs in one table, and what was done about it.
@@ -509,23 +455,6 @@ class Migration:
         return tuple(each for each in self.differences if each.refused)
 
 
-def look(catalog: Catalog, declared: Declared, drop: Collection[str] = ()) -> Migration | None:
-    """Return what differs in a table; None if the catalog does not have it."""
-    table = iceberg.find(catalog, declared.table)
-    return None if table is None else _look(table, declared, drop)
-
-
-def _look(table: Table, declared: Declared, drop: Collection[str]) -> Migration:
-    found = _with_drops(differences(declared, table.schema()), table, declared, drop)
-    rebuild = ""
-    is_there = declared.time_column in table.schema().column_names
-    if declared.target and is_there and any(each.step in ("add", "drop and add") for each in found):
-        hours = rows_by_hour(table, declared.time_column)
-        if hours:
-            rebuild = f"lake rebuild {declared.target} {hour_key(min(hours))} {hour_key(max(hours))}"
-    return Migration(declared.table, found, rebuild=rebuild)
-
-
 def _with_drops(
     found: Sequence[Difference], table: Table, declared: Declared, names: Collection[str]
 ) -> tuple[Difference, ...]:
@@ -535,9 +464,8 @@ def _with_drops(
         UsageError: The table has no such column, it is declared as it is, or something needs it.
     """
 
-    def is_dropped(each: Difference, name: str) -> bool:
-        is_retyped = each.kind in ("type", "wide", "narrow") and each.path == (name,) and each.wanted is not None
-        return is_retyped or (each.kind == "undeclared" and each.column == name)
+    def is_dropped(each: Difference) -> bool:
+        return each.column in names and each.kind in ("undeclared", "type", "wide", "narrow")
 
     schema = table.schema()
     partitioned = {each.source_id for spec in table.metadata.partition_specs for each in spec.fields}
@@ -555,25 +483,28 @@ def _with_drops(
         if reason is not None:
             problem = f"{name} of {declared.table} is not dropped: {reason}."
             raise UsageError(problem, remedy=f"Leave out `--drop {name}`.")
-        if not any(is_dropped(each, name) for each in found):
+        if not any(is_dropped(each) and each.column == name for each in found):
             raise UsageError(
                 f"{declared.table} declares the column {name}.",
                 remedy="Remove it from the declaration first, and from the queries that read it.",
             )
     result = []
     for each in found:
-        if any(is_dropped(each, name) for name in names):
+        if is_dropped(each):
             result.append(replace(each, refused="", remedy="", dropped=True))
         elif each.kind not in ("required", "description") or each.column not in names:
             result.append(each)  # a column that is dropped needs no other step
     return tuple(result)
 
 
-def migrate(catalog: Catalog, declared: Declared, drop: Collection[str] = ()) -> Migration | None:
+def migrate(
+    catalog: Catalog, declared: Declared, drop: Collection[str] = (), *, apply: bool = True
+) -> Migration | None:
     """Make the columns of a table as they are declared, as far as metadata can, in one commit.
 
     Args:
         drop: Columns to drop: those that are not declared, or that are declared with another type.
+        apply: Do the steps; else they are returned, and nothing is changed.
 
     Returns:
         What differed; None if the catalog does not have the table.
@@ -586,60 +517,55 @@ def migrate(catalog: Catalog, declared: Declared, drop: Collection[str] = ()) ->
             table = iceberg.find(catalog, declared.table)
             if table is None:
                 return None
-            found = _look(table, declared, drop)
-            if found.steps:
+            found = _with_drops(differences(declared, table.schema()), table, declared, drop)
+            steps = [each for each in found if each.step]
+            rebuild = ""
+            is_there = declared.time_column in table.schema().column_names
+            if declared.target and is_there and any("add" in each.step for each in steps):
+                hours = [*rows_by_hour(table, declared.time_column)]
+                rebuild = f"lake rebuild {declared.target} {hour_key(hours[0])} {hour_key(hours[-1])}" if hours else ""
+            if apply and steps:
                 with table.transaction() as transaction:
                     # First names alone change: what follows then finds each column by its declared name.
                     with transaction.update_schema() as update:
-                        for each in found.steps:
+                        for each in steps:
                             if each.dropped:
-                                update.delete_column(each.at)
+                                update.delete_column((each.column,))
                             elif each.kind == "renamed":
-                                update.rename_column(each.at, each.path[-1])
+                                update.rename_column((each.found,), each.column)
                     with transaction.update_schema() as update:
-                        _add_and_change(update, transaction.table_metadata.schema(), declared, found.steps)
-            return replace(found, applied=True)
+                        names = [each.name for each in transaction.table_metadata.schema().fields]
+                        _add_and_change(update, names, declared, steps)
+            return Migration(declared.table, found, apply, rebuild)
     raise AssertionError("unreachable: the last attempt returns or raises")
 
 
-def _add_and_change(update: UpdateSchema, schema: Schema, declared: Declared, steps: Sequence[Difference]) -> None:
-    """Add, widen, describe and move columns, and the fields of structs. Those not declared stay where they are."""
-    added: dict[Path, set[str]] = {each.path: set() for each in steps if each.kind == "order"}
+def _add_and_change(update: UpdateSchema, names: list[str], declared: Declared, steps: Sequence[Difference]) -> None:
+    """Add, widen, describe and move columns; those not declared stay where they are. names: those that there are."""
+    wanted = {each.name: each for each in declared.fields}
+    added = set()
     for each in steps:
-        if each.wanted is not None and each.step in ("add", "drop and add"):
-            update.add_column(each.path, each.wanted.field_type, doc=each.wanted.doc or None)
-            added.setdefault(each.path[:-1], set()).add(each.path[-1])
-        elif each.wanted is not None and each.kind == "narrow":
-            update.update_column(each.path, field_type=each.wanted.field_type)
+        column = (each.column,)
+        if "add" in each.step:
+            field = wanted[each.column]
+            update.add_column(column, field.field_type, doc=field.doc or None)
+            added.add(each.column)
+        elif each.kind == "narrow":
+            update.update_column(column, field_type=wanted[each.column].field_type)
         elif each.kind == "required":
-            update.make_column_optional(each.path)
+            update.make_column_optional(column)
         elif each.kind == "description":
-            update.update_column(each.path, doc=each.declared)
-    for level, new in added.items():
-        names = [each.name for each in _struct(schema.as_struct(), level)]
-        before: str | None = None
-        for name in [each.name for each in _struct(StructType(*declared.fields), level)]:
-            if before is None and name in new:
-                update.move_first((*level, name))
-                names.insert(0, name)
-            elif before is not None and (name in new or names.index(name) < names.index(before)):
-                update.move_after((*level, name), (*level, before))
-                names = [each for each in names if each != name]
-                names.insert(names.index(before) + 1, name)
-            before = name
-
-
-def _struct(found: IcebergType, level: Path) -> Sequence[NestedField]:
-    """Return the fields of a struct that is nested in another one."""
-    for name in level:
-        if isinstance(found, StructType):
-            found = next(each.field_type for each in found.fields if each.name == name)
-        elif isinstance(found, ListType):
-            found = found.element_type
-        elif isinstance(found, MapType):
-            found = found.value_type
-    assert isinstance(found, StructType)
-    return found.fields
+            update.update_column(column, doc=each.declared)
+    before: str | None = None
+    for name in wanted if added or any(each.kind == "order" for each in steps) else ():
+        if before is None and name in added:
+            update.move_first((name,))
+            names.insert(0, name)
+        elif before is not None and (name in added or names.index(name) < names.index(before)):
+            update.move_after((name,), (before,))
+            names = [each for each in names if each != name]
+            names.insert(names.index(before) + 1, name)
+        before = name
 
 
 def check_target(table: Table, target: Target) -> None:
@@ -669,10 +595,10 @@ def check_source(table: Table, declared: Declared, source: Source, reader: Targe
         ColumnMismatch: One of them is missing, or has another name or type.
     """
     for each in differences(declared, table.schema()):
-        if each.kind in _STOPS_READER and _is_read(each.path[0], source, reader):
+        if each.kind in _STOPS_READER and _is_read(each.column, source, reader):
             found, expected = each.found or None, each.declared
-            if each.kind == "renamed" and each.wanted is not None:
-                found, expected = None, str(each.wanted.field_type)
+            if each.kind == "renamed":
+                found, expected = None, next(str(one.field_type) for one in declared.fields if one.name == expected)
             raise ColumnMismatch(declared.table, each.column, expected=expected, found=found, remedy=remedy_of(each))
 
 
@@ -714,7 +640,7 @@ def load_source(catalog: Catalog, pipeline: Pipeline, source: Source, *, reader:
         raw = RawTable(source.table, time_column=source.time_column)
     if raw is not None and raw.exists_already:
         landed_column = source.landed_column or raw.landed_column
-        table = load_existing(catalog, replace(raw, time_column=source.time_column, landed_column=landed_column))
+        table = load_raw(catalog, replace(raw, time_column=source.time_column, landed_column=landed_column))
         iceberg.check_columns(table, source.table, dict.fromkeys(source.named_columns))
         return table
     table = iceberg.load(catalog, source.table)
@@ -731,23 +657,21 @@ def check_existing(catalog: Catalog, pipeline: Pipeline) -> None:
     """
     for raw in pipeline.raw:
         if raw.exists_already:
-            table = load_existing(catalog, raw)
+            table = load_raw(catalog, raw)
             check_files(table, raw.table, table.metadata.current_snapshot_id)
 
 
 def load_raw(catalog: Catalog, raw: RawTable) -> Table:
-    """Return a raw table, if it exists; if another program has created it, only if it can be read as declared."""
-    return load_existing(catalog, raw) if raw.exists_already else iceberg.load(catalog, raw.table)
-
-
-def load_existing(catalog: Catalog, raw: RawTable) -> Table:
-    """Return a table that another program has created, if it can be read as declared.
+    """Return a raw table; if another program has created it, only if it can be read as declared.
 
     Raises:
-        SourceTableMissing: It does not exist.
+        SourceTableMissing: It does not exist, and another program creates it.
+        TableMissing: It does not exist.
         TimeColumnUnusable: Its time column does not exist, or is no timestamp.
         TableDamaged: Its metadata file cannot be read.
     """
+    if not raw.exists_already:
+        return iceberg.load(catalog, raw.table)
     table = iceberg.find(catalog, raw.table)
     if table is None:
         try:
@@ -784,7 +708,7 @@ def subject_columns(catalog: Catalog, raw: RawTable, subject: Subject) -> tuple[
     """
     if not raw.exists_already:
         return subject.columns_of(raw.columns)
-    types = {each.name: str(each.field_type) for each in load_existing(catalog, raw).schema().fields}
+    types = {each.name: str(each.field_type) for each in load_raw(catalog, raw).schema().fields}
     columns = subject.columns_of(types)
     for column in columns:
         if types[column] != "string":

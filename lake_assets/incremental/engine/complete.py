@@ -16,7 +16,6 @@ from pyiceberg.manifest import DataFile, ManifestContent
 from pyiceberg.table import Table
 
 from lake_assets.base.hours import HOUR_MICROSECONDS, hour_key, hour_of, is_hour
-from lake_assets.base.recent import Recent
 from lake_assets.errors import InvalidHourKey, UsageError
 from lake_assets.incremental.declaration import Pipeline
 from lake_assets.incremental.declaration.tables import VALID_THROUGH
@@ -26,13 +25,8 @@ from lake_assets.incremental.engine.iceberg import bounds, entries, microseconds
 
 SINK_VALID_THROUGH = "kafka.connect.valid-through-ts"
 MILLISECOND_MICROSECONDS = 1000
-CACHED_FILES = 1024
-"""Number of files whose newest event is remembered: a sensor asks for the same files again and again."""
-
 BEFORE_ALL = -(1 << 63)
 """Before every time that a column can have, in microseconds since 1970."""
-
-_cache: Recent[tuple[str, str, int], int] = Recent(CACHED_FILES)
 
 
 def source_complete_through(table: Table, name: str, pipeline: Pipeline) -> int | None:
@@ -127,23 +121,11 @@ def newest_event(table: Table, time_column: str) -> int | None:
             else:
                 unread.append((limit, file))
     for limit, file in sorted(unread, key=lambda each: (-each[0], each[1].file_path)):
-        if limit > newest:
-            newest = max(newest, _newest_up_to(limit, table, time_column, file))
-    return None if newest == BEFORE_ALL else newest
-
-
-def _newest_up_to(limit: int, table: Table, time_column: str, file: DataFile) -> int:
-    """Return the newest time in a data file that is not after a limit."""
-    key = (file.file_path, time_column, limit)
-    newest = _cache.find(key)
-    if newest is None:
-        newest = BEFORE_ALL
-        for batch in rows_of_files(table, [file], [time_column]):
+        for batch in rows_of_files(table, [file], [time_column]) if limit > newest else ():
             times = microseconds(batch, time_column)
             latest = pc.max(times.filter(pc.less_equal(times, limit))).as_py()
             newest = newest if latest is None else max(newest, latest)
-        _cache.keep(key, newest)
-    return newest
+    return None if newest == BEFORE_ALL else newest
 
 
 @dataclass(frozen=True)

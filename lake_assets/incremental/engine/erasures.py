@@ -299,10 +299,8 @@ class ErasureGuard:
         if snapshot is None:
             return 0
         columns_of = {subject.name: subject_columns(self.catalog, raw, subject) for subject in self.pipeline.subjects}
-        if not any(columns_of.values()):
-            return 0
         files = []
-        for manifest in snapshot.manifests(table.io):
+        for manifest in snapshot.manifests(table.io) if any(columns_of.values()) else []:
             if manifest.content is ManifestContent.DATA and manifest.sequence_number > after:
                 for entry in entries(manifest, table.io, discard_deleted=True):
                     # A compacted file has a new file sequence number, and the data sequence number of its old rows.
@@ -311,10 +309,8 @@ class ErasureGuard:
         types = {field.name: field.field_type for field in table.schema().fields}
         conditions: list[BooleanExpression] = []
         for subject, columns in columns_of.items():
-            if not columns:
-                continue
             ids: set[str] = set()
-            for batch in rows_of_files(table, files, columns):
+            for batch in rows_of_files(table, files, columns) if columns else ():
                 ids.update(*(batch.column(column).drop_null().unique().to_pylist() for column in columns))
             by_time: defaultdict[datetime, list[str]] = defaultdict(list)
             for value, erased_at in self.erasures.known(subject, ids, erased).items():

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from itertools import islice
 from math import inf
-from typing import TYPE_CHECKING, Any, NamedTuple, Self
+from typing import TYPE_CHECKING, Any, Self
 from urllib.parse import urlsplit
 
 import pyarrow as pa
@@ -70,7 +70,7 @@ from pyiceberg.utils.schema_conversion import AvroSchemaConversion
 from tenacity import Retrying, retry_if_exception_type, stop_after_delay, wait_random_exponential
 
 from lake_assets.base.grain import DAY, HOUR, Grain, days_in
-from lake_assets.base.hours import hour_key, hour_text, parse_hour, time_text
+from lake_assets.base.hours import hour_key, hour_text, is_hour, parse_hour, time_text
 from lake_assets.base.recent import Recent
 from lake_assets.connections.catalog import HIGH_WATERMARK_TABLE, SESSION_TABLE
 from lake_assets.errors import (
@@ -121,13 +121,11 @@ class DamagedFile:
     Attributes:
         path: Where it is.
         cause: Why, as the end of a sentence: `is missing`, `is damaged (...)`.
-        kind: What Iceberg uses it for.
         partition: First partition value of a data file: in a log table, the process. None for other files.
     """
 
     path: str
     cause: str
-    kind: str
     partition: str | None = None
 
 
@@ -175,43 +173,34 @@ def damaged_file(catalog: Catalog, name: str, *, manifests: int | None = None, d
     snapshot = table.current_snapshot()
     if snapshot is None:
         return None
-    path, kind, partition = snapshot.manifest_list, "manifest list", None
+    path, partition = snapshot.manifest_list, None
     try:
         for manifest in islice(snapshot.manifests(table.io), manifests):
-            path, kind, partition = manifest.manifest_path, "manifest", None
+            path, partition = manifest.manifest_path, None
             for entry in manifest.fetch_manifest_entry(table.io):
                 if data:
                     file = entry.data_file
-                    path, kind = file.file_path, "data file"
-                    partition = str(file.partition[0]) if len(file.partition) else None
+                    path, partition = file.file_path, str(file.partition[0]) if len(file.partition) else None
                     with table.io.new_input(path).open() as opened:
                         pq.read_table(opened)
     except Exception as error:
-        return _damaged(table.io, path, error, kind, partition)
+        return _damaged(table.io, path, error, partition)
     return None
 
 
 def damaged_metadata(catalog: Catalog, name: str, error: Exception) -> DamagedFile:
     """Return the metadata file of a table that pyiceberg failed to load: only a SQL catalog can be asked for it."""
-    from pyiceberg.catalog.sql import IcebergTables, SqlCatalog
-    from sqlalchemy import select
+    from pyiceberg.catalog.sql import SqlCatalog
 
-    path = None
-    if isinstance(catalog, SqlCatalog):
-        namespace, _, table = name.rpartition(".")
-        query = select(IcebergTables.metadata_location).where(
-            IcebergTables.catalog_name == catalog.name,
-            IcebergTables.table_namespace == namespace,
-            IcebergTables.table_name == table,
-        )
-        with catalog.engine.connect() as connection:
-            path = connection.execute(query).scalar()
+    from lake_assets.connections.clients.sql_catalog import locations_in
+
+    path = locations_in(catalog).get(name) if isinstance(catalog, SqlCatalog) else None
     if path is None:
-        return DamagedFile(f"(the metadata of {name})", _cause(error), "metadata file")
-    return _damaged(load_file_io(dict(catalog.properties), path), path, error, "metadata file")
+        return DamagedFile(f"(the metadata of {name})", _cause(error))
+    return _damaged(load_file_io(dict(catalog.properties), path), path, error)
 
 
-def _damaged(io: FileIO, path: str, error: Exception, kind: str, partition: str | None = None) -> DamagedFile:
+def _damaged(io: FileIO, path: str, error: Exception, partition: str | None = None) -> DamagedFile:
     cause = _cause(error)
     parts = urlsplit(path)
     if isinstance(error, FileNotFoundError) and parts.scheme in S3 and isinstance(io, PyArrowFileIO):
@@ -221,7 +210,7 @@ def _damaged(io: FileIO, path: str, error: Exception, kind: str, partition: str 
                 f"The object store of LAKE_WAREHOUSE has no bucket {parts.netloc}.",
                 remedy="Check LAKE_WAREHOUSE and LAKE_CATALOG__S3__ENDPOINT, or restore the bucket from a backup.",
             ) from error
-    return DamagedFile(path, cause, kind, partition)
+    return DamagedFile(path, cause, partition)
 
 
 def _cause(error: Exception) -> str:
@@ -507,6 +496,11 @@ def rows_by_hour(table: Table, time_column: str, hours: Collection[int] | None =
     return dict(sorted(found.items()))
 
 
+def hours_present(table: Table, time_column: str) -> frozenset[int]:
+    """Return the hours for which main has rows; of a day, its first."""
+    return frozenset(hour for hour, rows in rows_by_hour(table, time_column).items() if rows and is_hour(hour))
+
+
 def rows_between(table: Table, time_column: str, first: int, last: int) -> int:
     """Return the rows of main in the hours first..last, both inclusive, or in days that contain any of them."""
     return sum(rows_by_hour(table, time_column, range(first, last + 1)).values())
@@ -532,31 +526,23 @@ def rows_in_hours(
     return dict(found)
 
 
-class WrittenHours(NamedTuple):
-    """What a snapshot did to a table that is partitioned by time; of a day, all hours; None for rows without a time.
+def written_hours(table: Table, snapshot: Snapshot, time_column: str) -> tuple[set[int | None], set[int | None], bool]:
+    """Return the hours of the data files that a snapshot added, and of those that it removed; of a day, all.
 
-    Attributes:
-        added: The hours of the data files that it added.
-        removed: The hours of the data files that it removed.
-        deletes_rows: Whether it added delete files, which hide rows of data files that stay.
+    None stands for rows without a time.
+
+    Returns:
+        The two sets, and whether the snapshot added delete files, which hide rows of data files that stay.
     """
-
-    added: set[int | None]
-    removed: set[int | None]
-    deletes_rows: bool
-
-
-def written_hours(table: Table, snapshot: Snapshot, time_column: str) -> WrittenHours:
-    """Return the hours that a snapshot wrote to."""
     added, removed = set[int | None](), set[int | None]()
     deletes_rows = False
     for entry in changed_entries(snapshot, table.io):
         is_added = entry.status is ManifestEntryStatus.ADDED
-        if entry.data_file.content is not DataFileContent.DATA:
-            deletes_rows = deletes_rows or is_added
-            continue
-        (added if is_added else removed).update(_hours(table, entry.data_file, time_column) or [None])
-    return WrittenHours(added, removed, deletes_rows)
+        if entry.data_file.content is DataFileContent.DATA:
+            (added if is_added else removed).update(_hours(table, entry.data_file, time_column) or [None])
+        elif is_added:
+            deletes_rows = True
+    return added, removed, deletes_rows
 
 
 class OneCopyTransaction(Transaction):

@@ -27,7 +27,7 @@ from lake_assets.incremental.declaration import Pipeline, Source, Stateless, Tar
 from lake_assets.incremental.engine import iceberg, planning, publish
 from lake_assets.incremental.engine.columns import check_target, load_source
 from lake_assets.incremental.engine.complete import source_complete_through
-from lake_assets.incremental.engine.iceberg import check_grain, rows_between
+from lake_assets.incremental.engine.iceberg import check_grain, hours_present, rows_between
 from lake_assets.incremental.engine.model import (
     MAX_HOURS,
     Committed,
@@ -47,7 +47,6 @@ from lake_assets.incremental.engine.source_changes import (
     SourceChanges,
     Watermark,
     changes,
-    hours_present,
 )
 from lake_assets.incremental.engine.state import State, outside_changes, read_before
 from lake_assets.settings import settings

@@ -265,7 +265,7 @@ class Session:
             planned_on = publish.main_id(self.table)
             if snapshot.parent_snapshot_id != planned_on:
                 raise PublishConflict(target.table, expected=planned_on, found=snapshot.parent_snapshot_id)
-            added = {hour for hour in written_hours(table, snapshot, target.time_column).added if hour is not None}
+            added = {hour for hour in written_hours(table, snapshot, target.time_column)[0] if hour is not None}
             unexpected = added - set(prepared.hours)
             if unexpected:
                 column = target.sources[0].time_column
@@ -513,10 +513,10 @@ def find_written(table: Table, plan: SessionPlan, time_column: str) -> Snapshot 
     if others:
         deviations.append(f"makes {len(others) + 1} snapshots, of which one alone could be published")
     else:
-        written = written_hours(table, snapshot, time_column)
-        if written.deletes_rows:
+        _, removed, deletes_rows = written_hours(table, snapshot, time_column)
+        if deletes_rows:
             deviations.append("deletes single rows")
-        unplanned = written.removed - replaced
+        unplanned = removed - replaced
         if unplanned:
             deviations.append(f"removes rows of {_in_words(unplanned)}, which was not planned")
         former = files_by_hours(table, snapshot, time_column, replaced)

@@ -43,7 +43,7 @@ from pyiceberg.table import ALWAYS_TRUE, Table
 from pyiceberg.table.snapshots import Operation, Snapshot
 
 from lake_assets.base.grain import HOUR
-from lake_assets.base.hours import FIRST_HOUR, HOUR_MICROSECONDS, LAST_HOUR, hour_key, parse_hour, ranges
+from lake_assets.base.hours import HOUR_MICROSECONDS, LAST_HOUR, hour_key, parse_hour, ranges
 from lake_assets.base.recent import Recent
 from lake_assets.errors import HistoryCut, InvalidHourKey, SourceReplaced
 from lake_assets.incremental.declaration import LANDED, Source
@@ -398,13 +398,6 @@ def changes(
     expired = since is not None and since.snapshot_id is not None and since.snapshot_id not in reader.by_id
     found = SourceChanges(name, source.time_column, since, mark, how, tuple(snapshots), expired)
     return replace(found, earlier=earlier_versions(reader, source, found)) if source.has_versions else found
-
-
-def hours_present(table: Table, time_column: str) -> frozenset[int]:
-    """Return the hours for which the head of an hour-partitioned table has data files."""
-    source = Source(table="own.own", time_column=time_column)
-    found = changes(table, source, None, start=FIRST_HOUR).snapshots
-    return frozenset(hour for each in found for first, last in each.hours for hour in range(first, last + 1))
 
 
 class SnapshotReader:

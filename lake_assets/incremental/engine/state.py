@@ -26,8 +26,9 @@ from lake_assets.base.hours import ranges
 from lake_assets.errors import StoredByNewerVersion, TargetDropped, TargetReplaced, TargetRolledBack
 from lake_assets.incremental.declaration import Source, Target
 from lake_assets.incremental.engine import iceberg, publish
+from lake_assets.incremental.engine.iceberg import hours_present
 from lake_assets.incremental.engine.model import Committed, SessionPlan, SourceRange, Waiting
-from lake_assets.incremental.engine.source_changes import Totals, Watermark, changes, hours_present
+from lake_assets.incremental.engine.source_changes import Totals, Watermark, changes
 
 SESSION, NUMBER, BASE, STATE = "lake.session", "lake.n", "lake.base", "lake.state"
 """Keys of a snapshot's summary: the session, its number, main as it was when the session was planned, the state."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -83,10 +83,8 @@ def find_target(catalog: Catalog, pipeline: Pipeline, name: str, named: Named = 
         )
     table = iceberg.load(catalog, full)
     stored = json.loads(table.metadata.properties.get(SOURCES, "null"))
-    if stored is None and named.src_tables is None and named.etl_pattern_id is None:
-        if named == Named():
-            return pipeline.target(name)
-        _require(full)
+    if stored is None and named == Named():
+        return pipeline.target(name)
     sources = None if stored is None else [Source(each, column) for each, column in stored["sources"]]
     if named.src_tables is not None:
         sources = _sources(catalog, pipeline, named.src_tables)
@@ -127,9 +125,13 @@ def _target(table: Table, sources: list[Source] | None, pattern: int | None) -> 
     """Return a target that is built from these sources, with the columns and the partitions of its table."""
     name = ".".join(table.name())
     if sources is None or pattern is None:
-        _require(name, src_tables=sources, etl_pattern_id=pattern)
-    assert sources is not None
-    assert pattern is not None
+        missing = [
+            f"--{each}" for each, known in (("src-tables", sources), ("etl-pattern-id", pattern)) if known is None
+        ]
+        raise UsageError(
+            f"{name} is not declared, so its sources and its pattern have to be named: {' and '.join(missing)}.",
+            remedy="Such as: --src-tables 'raw.cancels|processing_ts,core.requests' --etl-pattern-id 2. Or declare it.",
+        )
     if pattern not in MODES:
         raise UsageError(
             f"--etl-pattern-id is {pattern}.", remedy="Use 1 (new rows are appended) or 2 (hours are overwritten)."
@@ -152,7 +154,15 @@ def _target(table: Table, sources: list[Source] | None, pattern: int | None) -> 
     for field in table.schema().fields:
         if field.field_type.is_primitive and field.name == field.name.lower():
             columns[field.name] = str(field.field_type)
-    named = json.dumps([pattern, *((source.table, source.time_column) for source in sources)])
+
+    def written_by_a_job(session: Any, *read: DataFrame) -> DataFrame:
+        """Return no row: another program writes all."""
+        from pyspark.sql import functions as F
+
+        selected = [F.lit(None).cast("timestamp" if name == time_column else "string").alias(name) for name in columns]
+        return read[0].where(F.lit(False)).select(*selected)
+
+    built_from = json.dumps([pattern, *((source.table, source.time_column) for source in sources)])
     return Target(
         table=name,
         mode=MODES[pattern],
@@ -160,30 +170,10 @@ def _target(table: Table, sources: list[Source] | None, pattern: int | None) -> 
         key=(),
         time_column=time_column,
         columns=columns,
-        transform=_no_rows(columns, time_column),
+        transform=written_by_a_job,
         audits=(replace(source_target_counts(), blocking=False),) if pattern == 1 else (),
         grain=grain,
-        code_version=hashlib.sha256(named.encode()).hexdigest()[:12],
-    )
-
-
-def _no_rows(columns: Collection[str], time_column: str) -> Callable[..., DataFrame]:
-    """Return a function of a target whose rows another program writes: none of its rows is ever written."""
-
-    def written_by_a_job(session: Any, *sources: DataFrame) -> DataFrame:
-        from pyspark.sql import functions as F
-
-        selected = [F.lit(None).cast("timestamp" if name == time_column else "string").alias(name) for name in columns]
-        return sources[0].where(F.lit(False)).select(*selected)
-
-    return written_by_a_job
-
-
-def _require(name: str, **found: object) -> None:
-    missing = [f"--{each.replace('_', '-')}" for each in ("src_tables", "etl_pattern_id") if found.get(each) is None]
-    raise UsageError(
-        f"{name} is not declared, so its sources and its pattern have to be named: {' and '.join(missing)}.",
-        remedy="Such as: --src-tables 'raw.cancels|processing_ts,core.requests' --etl-pattern-id 2. Or declare it.",
+        code_version=hashlib.sha256(built_from.encode()).hexdigest()[:12],
     )
 
 
@@ -220,35 +210,26 @@ def _sources(catalog: Catalog, pipeline: Pipeline, text: str) -> list[Source]:
 
 def _time_column(catalog: Catalog, pipeline: Pipeline, table: str, named: str | None) -> str:
     """Return the time column of a source: the one that is named, declared, or that its table is partitioned by."""
-    declared: dict[str, RawTable | Target] = {raw.table: raw for raw in pipeline.raw}
-    declared |= {target.table: target for target in pipeline.targets}
-    found, stored = declared.get(table), iceberg.find(catalog, table)
+    declared = pipeline.raw_table(table) or pipeline.find_target(table)
+    stored = iceberg.find(catalog, table)
     types: Mapping[str, str] = {}
     if stored is not None:
         types = {field.name: str(field.field_type) for field in stored.schema().fields}
-    elif found is not None:
-        types = found.all_columns if isinstance(found, RawTable) else found.columns
+    elif declared is not None:
+        types = declared.all_columns if isinstance(declared, RawTable) else declared.columns
     timestamps = [column for column, kind in types.items() if kind in TIMESTAMPS]
     partition = None if stored is None else _time_partition(stored)
-    column = named
-    if column is None and found is not None:
-        column = found.time_column
-    elif column is None and partition is not None:
-        column, _ = partition
+    column = named or (declared.time_column if declared else None) or (partition[0] if partition else None)
     if column is None:
         raise UsageError(
             f"--src-tables names {table} without a time column, and nothing declares one.",
             remedy=f"Write '{table}|COLUMN', with one of its timestamps: {', '.join(timestamps) or 'it has none'}.",
         )
-    if column not in types:
-        raise UsageError(
-            f"{table} has no column {column!r}, which is to be its time.", remedy=suggestion(column, timestamps)
-        )
-    if types[column] not in TIMESTAMPS:
-        raise UsageError(
-            f"{table} has the column {column!r} as {types[column]}, which is no time.",
-            remedy=suggestion(column, timestamps),
-        )
+    if column not in timestamps:
+        problem = f"{table} has no column {column!r}, which is to be its time."
+        if column in types:
+            problem = f"{table} has the column {column!r} as {types[column]}, which is no time."
+        raise UsageError(problem, remedy=suggestion(column, timestamps))
     return column
 
 

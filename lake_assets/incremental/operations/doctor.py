@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from functools import cached_property, partial
 from pathlib import Path
+from typing import NamedTuple
 
 from pyiceberg.catalog import Catalog
 from pyiceberg.exceptions import ValidationError
@@ -51,7 +52,7 @@ from lake_assets.errors import (
 )
 from lake_assets.incremental.declaration import Pipeline
 from lake_assets.incremental.engine import iceberg, publish
-from lake_assets.incremental.engine.columns import Declared, declared_columns, differences, load_existing, remedy_of
+from lake_assets.incremental.engine.columns import declared_columns, differences, load_raw, remedy_of
 from lake_assets.incremental.engine.engine import Engine
 from lake_assets.incremental.engine.iceberg import QUARANTINE, DamagedFile, damaged_file
 from lake_assets.incremental.engine.readable import check_files
@@ -96,16 +97,12 @@ def diagnose_lake(settings: Settings, pipeline: Pipeline | None, *, clock: Calla
         has_tables = False
     if not has_tables:
         return found
-    checks = [Check(TABLES, home.check_tables), Check(LOG, home.check_log)]
+    checks = [(TABLES, home.check_tables), (LOG, home.check_log)]
     if home.references is not None:
-        checks += [
-            Check(WATERMARKS, home.check_watermarks),
-            Check(TARGETS, home.check_targets),
-            Check(OPEN_SESSIONS, home.check_open_sessions),
-            Check(LEFTOVERS, home.check_leftovers),
-        ]
+        checks += [(WATERMARKS, home.check_watermarks), (TARGETS, home.check_targets)]
+        checks += [(OPEN_SESSIONS, home.check_open_sessions), (LEFTOVERS, home.check_leftovers)]
     with one_look(home.catalog):
-        return found + run_checks(checks)
+        return found + run_checks(Check(name, check) for name, check in checks)
 
 
 # Tables that no catalog knows any more
@@ -136,36 +133,23 @@ class MetadataFile:
         return int(found[1]) if found else -1
 
 
-@dataclass(frozen=True)
-class Choice:
-    """The newest file, or why none can be chosen.
-
-    Attributes:
-        file: Name of the newest metadata file; None if there is a problem.
-        problem: Why there is none, as a sentence.
-        remedy: What to do about the problem, as a sentence.
-    """
-
-    file: str | None = None
-    problem: str = ""
-    remedy: str = ""
+Choice = tuple[str, str, str]
+"""The name of the newest metadata file; or an empty one, the problem, and what to do about it."""
 
 
 def newest_metadata(files: Collection[MetadataFile]) -> Choice:
-    """Return the newest metadata file of a folder.
+    """Return the newest metadata file of a folder, or why none can be chosen.
 
     Every commit writes a metadata file, also one that the catalog then refuses. The files of commits that were made are
     chained: each names its predecessors in its metadata log. If the folder held several tables one after the other, the
     newest one with a snapshot is meant, or the newest one if none has a snapshot.
     """
     if not files:
-        return Choice(problem="Its folder has no metadata file.", remedy="Restore the folder from a backup.")
+        return "", "Its folder has no metadata file.", "Restore the folder from a backup."
     readable = [file for file in files if file.uuid is not None]
     if not readable:
         names = ", ".join(sorted(file.name for file in files))
-        return Choice(
-            problem=f"None of its metadata files can be read: {names}.", remedy="Restore one of them from a backup."
-        )
+        return "", f"None of its metadata files can be read: {names}.", "Restore one of them from a backup."
     meant = max(readable, key=lambda file: (file.has_snapshots, file.updated_ms))
     of_table = [file for file in readable if file.uuid == meant.uuid]
     predecessors = frozenset[str]().union(*(file.predecessors for file in of_table))
@@ -174,35 +158,32 @@ def newest_metadata(files: Collection[MetadataFile]) -> Choice:
     damaged = [file for file in files if file.uuid is None and file.version >= version]
     if damaged:
         name = max(damaged, key=lambda file: file.version).name
-        return Choice(
-            problem=f"Its newest metadata file {name} is damaged.",
-            remedy=f"Restore {name} from a backup, or move it away to use the version before it.",
-        )
+        remedy = f"Restore {name} from a backup, or move it away to use the version before it."
+        return "", f"Its newest metadata file {name} is damaged.", remedy
     newest = sorted(file.name for file in heads if file.version == version)
     if len(newest) > 1:
-        return Choice(
-            problem=f"Its metadata files {' and '.join(newest)} have the same version, "
-            "and one of them was never committed.",
-            remedy="Move the wrong one away. The right one has the rows of the last commit.",
-        )
-    return Choice(newest[0])
+        names = " and ".join(newest)
+        problem = f"Its metadata files {names} have the same version, and one of them was never committed."
+        return "", problem, "Move the wrong one away. The right one has the rows of the last commit."
+    return newest[0], "", ""
 
 
-@dataclass(frozen=True)
-class LostTable:
+class LostTable(NamedTuple):
     """A table that the catalog does not have.
 
     Attributes:
         name: The table.
-        choice: The metadata file to register it from, or why there is none.
-        metadata_location: Location of that file; empty if there is none.
+        location: The metadata file to register it from; empty if there is a problem.
+        problem: Why there is none, as a sentence.
+        remedy: What to do about the problem.
         has_files: Whether its folder has metadata files.
     """
 
     name: str
-    choice: Choice
-    metadata_location: str = ""
-    has_files: bool = False
+    location: str
+    problem: str
+    remedy: str
+    has_files: bool
 
 
 def find_lost(name: str, location: str | None, properties: Mapping[str, str]) -> LostTable:
@@ -214,29 +195,24 @@ def find_lost(name: str, location: str | None, properties: Mapping[str, str]) ->
         properties: Properties of the catalog, for access to the files.
     """
     if location is None:
-        unknown = Choice(problem="Nothing says where its files are.", remedy="Restore the catalog from a backup.")
-        return LostTable(name, unknown)
+        return LostTable(name, "", "Nothing says where its files are.", "Restore the catalog from a backup.", False)
     io = load_file_io(dict(properties), location)
+    folder = f"{location}/metadata"
     files = []
-    for listed in list_files(io, f"{location}/metadata"):
+    for listed in list_files(io, folder):
         file = listed.path.rpartition("/")[2]
         if not file.endswith(METADATA_SUFFIX):
             continue
         try:
-            metadata = FromInputFile.table_metadata(io.new_input(f"{location}/metadata/{file}"))
+            metadata = FromInputFile.table_metadata(io.new_input(f"{folder}/{file}"))
         except (OSError, EOFError, ValueError, ValidationError):
             files.append(MetadataFile(file, None))
             continue
-        found = MetadataFile(
-            name=file,
-            uuid=str(metadata.table_uuid),
-            updated_ms=metadata.last_updated_ms,
-            has_snapshots=bool(metadata.snapshots),
-            predecessors=frozenset(entry.metadata_file.rpartition("/")[2] for entry in metadata.metadata_log),
-        )
-        files.append(found)
-    choice = newest_metadata(files)
-    return LostTable(name, choice, f"{location}/metadata/{choice.file}" if choice.file else "", bool(files))
+        log = frozenset(entry.metadata_file.rpartition("/")[2] for entry in metadata.metadata_log)
+        uuid, updated_ms, has_snapshots = str(metadata.table_uuid), metadata.last_updated_ms, bool(metadata.snapshots)
+        files.append(MetadataFile(file, uuid, updated_ms, has_snapshots, log))
+    chosen, problem, remedy = newest_metadata(files)
+    return LostTable(name, chosen and f"{folder}/{chosen}", problem, remedy, bool(files))
 
 
 # The checks
@@ -251,6 +227,7 @@ class _Home:
         self.clock = clock
         self.logs = settings.session_table, settings.high_watermark_table
         self.targets = frozenset(target.table for target in pipeline.targets) if pipeline else frozenset[str]()
+        self.columns = declared_columns(pipeline) if pipeline else {}
 
     @cached_property
     def catalog(self) -> Catalog:
@@ -269,11 +246,6 @@ class _Home:
             return read_references(self.catalog) if self.present.issuperset(self.logs) else None
         except Exception:  # whatever a damaged file makes its reader raise
             return None
-
-    @cached_property
-    def columns(self) -> Mapping[str, Declared]:
-        """Table → its declared columns."""
-        return declared_columns(self.pipeline) if self.pipeline else {}
 
     def loaded_targets(self) -> Iterator[tuple[str, Table]]:
         """Yield the targets that can be loaded; the check of tables reports the others."""
@@ -318,7 +290,7 @@ class _Home:
             remedy = "Run `lake init`, or set LAKE_HOME to the directory that is meant."
             yield Finding(CATALOG, "error", text, remedy)
             return
-        found = [table.name for table in lost if table.choice.file]
+        found = [table.name for table in lost if table.location]
         if found:
             text = f"The catalog does not have {', '.join(found)}, which the home had."
             if not present:
@@ -326,13 +298,13 @@ class _Home:
                 text = CatalogLost(safe_address(address), home=self.settings.home, tables=found, former=former).problem
             yield self._registrable(text, lost)
         for table in lost:
-            if table.choice.file:
+            if table.location:
                 continue
-            text = f"The catalog does not have {table.name}. {table.choice.problem}"
+            text = f"The catalog does not have {table.name}. {table.problem}"
             if table.has_files or table.name in declared:
-                yield Finding(CATALOG, "error", text, table.choice.remedy)
+                yield Finding(CATALOG, "error", text, table.remedy)
                 continue
-            remedy, repair = table.choice.remedy, None
+            remedy, repair = table.remedy, None
             if remembered and table.name in remembered.tables:
                 what = f"forgets {table.name}, which has no files and no pipeline declares"
                 repair = Repair(what, partial(forget_tables, self.settings.home, [table.name]))
@@ -348,9 +320,9 @@ class _Home:
 
     def _registrable(self, text: str, lost: Sequence[LostTable], *, damaged: Path | None = None) -> Finding:
         """Return the finding of lost tables, with a repair if all that have files can be registered again."""
-        found = [table for table in lost if table.choice.file]
-        steps = tuple(f"{table.name} from {table.metadata_location}" for table in found)
-        if not found or any(table.has_files and not table.choice.file for table in lost):
+        found = [table for table in lost if table.location]
+        steps = tuple(f"{table.name} from {table.location}" for table in found)
+        if not found or any(table.has_files and not table.location for table in lost):
             remedy = f"{_RESTORE} Or repair the other lost tables first: all are registered again, or none."
             return Finding(CATALOG, "error", text, remedy, details=steps)
         what = f"registers {found[0].name if len(found) == 1 else f'{len(found)} tables'} again"
@@ -373,7 +345,7 @@ class _Home:
         catalog = connect(self.settings)
         for table in lost:
             catalog.create_namespace_if_not_exists(table.name.rpartition(".")[0])
-            catalog.register_table(table.name, table.metadata_location)
+            catalog.register_table(table.name, table.location)
         remember_tables(catalog, [table.name for table in lost], self.settings)
 
     # Tables: files that can be read, properties that sessions need, and folders that hold no other table
@@ -419,8 +391,7 @@ class _Home:
                 hour = self.references.complete_through(name)
                 what = f"removes complete-through of {name}, which no session has recorded"
                 if hour is not None:
-                    what = f"sets complete-through of {name} to {hour_key(hour)}, "
-                    what += "the last hour that sessions have recorded"
+                    what = f"sets complete-through of {name} to {hour_key(hour)}, as sessions have recorded"
                 recorded = iceberg.complete_through_property(hour)
                 offered = Repair(what, partial(self._set_properties, name, recorded))
             yield Finding(TABLES, "error", invalid.problem, invalid.remedy, offered)
@@ -428,7 +399,7 @@ class _Home:
         raw = self.pipeline.raw_table(name) if self.pipeline else None
         if raw is not None and raw.exists_already:
             try:
-                existing = load_existing(self.catalog, raw)
+                existing = load_raw(self.catalog, raw)
                 check_files(existing, name, publish.main_id(existing))
             except SourceError as unreadable:
                 yield Finding(TABLES, "error", unreadable.problem, unreadable.remedy)
@@ -443,14 +414,14 @@ class _Home:
         if not former:
             return
         lost = find_lost(name, table.location(), self.catalog.properties)
-        if not table.metadata.snapshots and lost.choice.file and self._log_was_started_again():
+        if not table.metadata.snapshots and lost.location and self._log_was_started_again():
             text = (
                 f"{name} is empty, but its folder holds a former table with rows, and the session log is empty, too: "
             )
             text += "the catalog was lost, and tables were created anew."
             repair = Repair(f"registers the former {name} in place of the empty one", partial(self._restore, lost))
             remedy = f"Run `lake doctor --repair`, which {repair.what}."
-            yield Finding(TABLES, "error", text, remedy, repair, (f"{name} from {lost.metadata_location}",))
+            yield Finding(TABLES, "error", text, remedy, repair, (f"{name} from {lost.location}",))
         else:
             text = f"The folder of {name} also holds a former table, so maintenance removes no orphans from it."
             files = ", ".join(sorted(former.values()))
@@ -490,14 +461,11 @@ class _Home:
             if damaged is None:
                 continue
             sound = False
-            what = f"starts {name} again and forgets all logged sessions: "
-            what += "targets keep their state, which is in their tables"
+            what = f"starts {name} again and forgets all logged sessions: targets keep their state in their tables"
             if damaged.partition is not None:
-                what = f"forgets the logged sessions of {damaged.partition}: "
-                what += "the target keeps its state, which is in its table"
+                what = f"forgets the logged sessions of {damaged.partition}: the target keeps its state in its table"
             error = TableDamaged(name, damaged.path, damaged.cause, repair=what)
-            repair = Repair(what, partial(self._forget, name, damaged))
-            yield Finding(LOG, "error", error.problem, error.remedy, repair)
+            yield Finding(LOG, "error", error.problem, error.remedy, Repair(what, partial(self._forget, name, damaged)))
         if sound:
             yield Finding(LOG, "ok", f"{' and '.join(self.logs)} can be read.")
 
@@ -557,31 +525,25 @@ class _Home:
 
     def check_open_sessions(self) -> Iterator[Finding]:
         """Yield the sessions that other programs write. They block nobody, so none has to be ended."""
-        any_open = False
-        for name, table in self.loaded_targets():
-            opened = State(name, table=table).opened
-            if opened is not None:
-                any_open = True
-                since = f"{datetime.fromisoformat(opened['at']):%Y-%m-%d %H:%M} UTC"
-                text = f"Session {opened['plan']['session_id']} of {name} waits for an external job since {since}."
+        opened = {name: State(name, table=table).opened for name, table in self.loaded_targets()}
+        for name, session in opened.items():
+            if session is not None:
+                since = f"{datetime.fromisoformat(session['at']):%Y-%m-%d %H:%M} UTC"
+                text = f"Session {session['plan']['session_id']} of {name} waits for an external job since {since}."
                 yield Finding(OPEN_SESSIONS, "ok", text)
-        if not any_open:
+        if not any(opened.values()):
             yield Finding(OPEN_SESSIONS, "ok", "No session is open.")
 
     def check_leftovers(self) -> Iterator[Finding]:
         """Yield the targets with staged snapshots that can never be published."""
-        any_found = False
-        for name, table in self.loaded_targets():
-            ids = _leftovers(table)
-            if ids:
-                any_found = True
-                repair = Repair(
-                    f"expires {len(ids)} staged snapshots of {name}", partial(expire, self.catalog, name, _leftovers)
-                )
-                text = f"{name} has {len(ids)} staged snapshots of ended sessions: {', '.join(map(str, ids))}."
-                remedy = f"Maintenance expires them later; `lake doctor --repair` {repair.what}."
-                yield Finding(LEFTOVERS, "warning", text, remedy, repair)
-        if not any_found:
+        left = {name: ids for name, table in self.loaded_targets() if (ids := _leftovers(table))}
+        for name, ids in left.items():
+            run = partial(expire, self.catalog, name, _leftovers)
+            repair = Repair(f"expires {len(ids)} staged snapshots of {name}", run)
+            text = f"{name} has {len(ids)} staged snapshots of ended sessions: {', '.join(map(str, ids))}."
+            remedy = f"Maintenance expires them later; `lake doctor --repair` {repair.what}."
+            yield Finding(LEFTOVERS, "warning", text, remedy, repair)
+        if not left:
             yield Finding(LEFTOVERS, "ok", "No target has staged snapshots that no session needs.")
 
 
@@ -599,8 +561,6 @@ def _leftovers(table: Table) -> list[int]:
     found = []
     for snapshot in table.metadata.snapshots:
         wap_id = publish.summary_of(snapshot).get(publish.WAP_ID)
-        if wap_id is None or snapshot.snapshot_id in kept:
-            continue
-        if wap_id.rpartition(".")[0] != written_for and number_of(snapshot) <= ended:
-            found.append(snapshot.snapshot_id)
+        if wap_id is not None and snapshot.snapshot_id not in kept and wap_id.rpartition(".")[0] != written_for:
+            found += [snapshot.snapshot_id] if number_of(snapshot) <= ended else []
     return found

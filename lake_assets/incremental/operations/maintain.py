@@ -31,7 +31,7 @@ from pyiceberg.catalog import Catalog
 from pyiceberg.exceptions import ValidationError
 from pyiceberg.io import FileIO
 from pyiceberg.io.pyarrow import PyArrowFileIO
-from pyiceberg.manifest import DataFileContent, ManifestContent, ManifestEntry, ManifestEntryStatus, ManifestFile
+from pyiceberg.manifest import ManifestContent, ManifestEntry, ManifestEntryStatus, ManifestFile
 from pyiceberg.serializers import FromInputFile
 from pyiceberg.table import Table
 from pyiceberg.table.metadata import TableMetadata
@@ -56,6 +56,7 @@ from lake_assets.incremental.engine.iceberg import (
     SESSION,
     entries,
     high_watermark_table,
+    live_entries,
     naming_damaged_file,
 )
 from lake_assets.incremental.engine.session_log import FORGETS
@@ -229,55 +230,68 @@ class Unneeded:
     """Files in a table's folder that its present version does not refer to.
 
     Attributes:
+        figures: The size of the present version.
         released: Those that a former version referred to, in the order of removal: data files, then manifests, then
             manifest lists, so that after a death the next removal still finds what is left.
         orphans: Old ones to which nobody ever referred; none while the folder also holds a former table.
         former_tables: Uuid of another table whose metadata is in the folder → one of its metadata files.
     """
 
+    figures: Figures
     released: tuple[ListedFile, ...] = ()
     orphans: tuple[ListedFile, ...] = ()
     former_tables: Mapping[str, str] = field(default_factory=dict)
 
 
 def unneeded_files(
-    table: Table,
-    listed: Collection[ListedFile],
-    kept: Collection[str],
-    *,
-    former: Collection[str],
-    orphaned_before: datetime,
+    catalog: Catalog, name: str, former: TableMetadata | None = None, *, orphaned_before: datetime
 ) -> Unneeded:
     """Return the files that may be removed from a table's folder.
 
     Args:
-        table: The table, loaded after the listing: a file that was committed meanwhile is not removed.
-        listed: The files of its folder.
-        kept: What its present version refers to.
-        former: What former versions referred to.
+        catalog: The catalog.
+        name: The table.
+        former: The version before the snapshots expired; None for all versions whose metadata still exists.
         orphaned_before: Orphans were last written before this moment.
     """
+    table, listed = _listed(catalog, name)
+    present = inventory(table.io, table.metadata)
+    released: set[str] = set()
+    manifests = set[str]() if former is None else set(present.manifests)
+    for version in [former] if former is not None else _logged_versions(table):
+        found = inventory(table.io, version, former=True, known=manifests)
+        released |= found.paths
+        manifests |= found.manifests
     if all(file.path != bare_path(table.metadata_location) for file in listed):
-        return Unneeded()  # paths of the listing cannot be compared with those of the metadata
-    needed = {*kept, *_metadata_paths(table)}
+        return Unneeded(present.figures)  # paths of the listing cannot be compared with those of the metadata
+    needed = {*present.paths, *_metadata_paths(table)}
     former_found = former_tables(table, listed)
     unreferenced = [file for file in listed if file.path not in needed]
-    released = [file for file in unreferenced if file.path in former]
     orphans = []
-    if not former_found:
-        for file in unreferenced:
-            is_old = file.modified_at < orphaned_before
-            if is_old and file.path.endswith(_ICEBERG_SUFFIXES) and file.path not in former:
-                orphans.append(file)
-    return Unneeded(tuple(sorted(released, key=_removal_rank)), tuple(orphans), former_found)
+    for file in unreferenced if not former_found else ():
+        is_old = file.modified_at < orphaned_before
+        if is_old and file.path.endswith(_ICEBERG_SUFFIXES) and file.path not in released:
+            orphans.append(file)
+
+    def is_manifest_or_list(file: ListedFile) -> tuple[bool, bool]:
+        name = file.path.rpartition("/")[2]
+        return name.endswith(".avro"), name.startswith("snap-")
+
+    in_order = sorted((file for file in unreferenced if file.path in released), key=is_manifest_or_list)
+    return Unneeded(present.figures, tuple(in_order), tuple(orphans), former_found)
 
 
-def _removal_rank(file: ListedFile) -> int:
-    """Rank data files, manifests and manifest lists, by the names that Iceberg gives."""
-    name = file.path.rpartition("/")[2]
-    if not name.endswith(".avro"):
-        return 0
-    return 2 if name.startswith("snap-") else 1
+def _listed(catalog: Catalog, name: str) -> tuple[Table, list[ListedFile]]:
+    """Return a table, loaded after its folder was listed: a file that was committed meanwhile is not unneeded."""
+    before = iceberg.load(catalog, name)
+    listed = list(list_files(before.io, before.location()))
+    return iceberg.load(catalog, name), listed
+
+
+def _logged_versions(table: Table) -> Iterator[TableMetadata]:
+    for entry in table.metadata.metadata_log:
+        with suppress(FileNotFoundError):
+            yield FromInputFile.table_metadata(table.io.new_input(entry.metadata_file))
 
 
 def former_tables(table: Table, listed: Iterable[ListedFile] | None = None) -> dict[str, str]:
@@ -383,9 +397,7 @@ def read_references(catalog: Catalog) -> SnapshotReferences:
         table = iceberg.load(catalog, name)
         present = tuple(each for each in _COLUMNS if each in table.schema().column_names)  # an older table lacks some
         rows: list[Row] = table.scan(selected_fields=present).to_arrow().to_pylist()
-    newest: dict[str, int] = {}
-    for row in rows:
-        newest[row["process_name"]] = max(row["revision"], newest.get(row["process_name"], 0))
+    newest = {row["process_name"]: row["revision"] for row in sorted(rows, key=lambda row: row["revision"])}
     return SnapshotReferences(tuple(row for row in rows if row["revision"] == newest[row["process_name"]]))
 
 
@@ -406,10 +418,9 @@ def snapshots_to_expire(
     """
     parents = {each.snapshot_id: each.parent_snapshot_id for each in snapshots}
     chain: list[int] = []
-    current = main
-    while current is not None and current in parents:
-        chain.append(current)
-        current = parents[current]
+    while main is not None and main in parents:
+        chain.append(main)
+        main = parents[main]
     needed = {each.snapshot_id for each in snapshots if each.snapshot_id in pinned or each.timestamp_ms >= young_ms}
     length = max(1, newest, *(place + 1 for place, each in enumerate(chain) if each in needed))
     kept = needed.union(chain[:length])
@@ -456,22 +467,11 @@ def remove_unreferenced_files(catalog: Catalog, name: str, *, orphaned_before: d
     Returns:
         How many files were removed.
     """
-    before = iceberg.load(catalog, name)
-    listed = list(list_files(before.io, before.location()))
-    table = iceberg.load(catalog, name)
-    kept = inventory(table.io, table.metadata).paths
-    former: set[str] = set()
-    manifests: set[str] = set()
-    for entry in table.metadata.metadata_log:
-        with suppress(FileNotFoundError):
-            version = FromInputFile.table_metadata(table.io.new_input(entry.metadata_file))
-            found = inventory(table.io, version, former=True, known=manifests)
-            former |= found.paths
-            manifests |= found.manifests
-    unneeded = unneeded_files(table, listed, kept, former=former, orphaned_before=orphaned_before)
+    io = iceberg.load(catalog, name).io
+    unneeded = unneeded_files(catalog, name, orphaned_before=orphaned_before)
     removable = (*unneeded.released, *unneeded.orphans)
     for file in removable:
-        remove_file(table.io, file.location)
+        remove_file(io, file.location)
         reach("erasure-files-half-removed")
     return len(removable)
 
@@ -482,9 +482,7 @@ def unreferenced_files(catalog: Catalog, name: str) -> list[ListedFile]:
     They include files of a writer that has not committed yet. A file that is committed meanwhile is left out, because
     the folder is listed before the metadata is read.
     """
-    before = iceberg.load(catalog, name)
-    listed = list(list_files(before.io, before.location()))
-    table = iceberg.load(catalog, name)
+    table, listed = _listed(catalog, name)
     kept = {*inventory(table.io, table.metadata).paths, *_metadata_paths(table)}
     return [file for file in listed if file.path not in kept and not file.path.endswith(_CHECKSUM)]
 
@@ -558,11 +556,13 @@ def _head_manifests(table: Table) -> list[ManifestFile]:
 
 # Maintenance
 
-ENGINE_TABLES = (SESSION, HIGH_WATERMARK, QUARANTINE, ERASURE)
-"""The engine's own tables, unless settings name the first two."""
+SMALL_FILE_BYTES, COMPACTED_FILE_BYTES = 96 * 1024 * 1024, 128 * 1024 * 1024
+"""Data files below this size are compacted, to files of about this size."""
 
 SMALL_MANIFEST_BYTES = 4 * 1024 * 1024
 """Half of the size to which Iceberg fills a manifest by default."""
+
+CONFLICTS = ("CommitFailedException", "ValidationException")
 
 ATTEMPTS = 5
 """How often Spark tries a step if other writers commit meanwhile: the log tables switch Iceberg's retries off."""
@@ -578,8 +578,6 @@ class Policy:
         orphan_age: Files that nothing refers to are removed when they are older; no writer takes longer than this to
             commit its files.
         compact_files: Number of small data files from which on a partition is compacted; at least two.
-        small_bytes: Data files below this size are small.
-        target_bytes: Size of the files that a compaction writes.
         many_manifests: A head with more small manifests than this gets its manifests rewritten.
     """
 
@@ -587,8 +585,6 @@ class Policy:
     newest: int = 10
     orphan_age: timedelta = timedelta(days=3)
     compact_files: int = 5
-    small_bytes: int = 96 * 1024 * 1024
-    target_bytes: int = 128 * 1024 * 1024
     many_manifests: int = 20
 
 
@@ -623,8 +619,8 @@ class MaintenanceReport:
 
 def engine_tables(properties: Mapping[str, str]) -> tuple[str, ...]:
     """Return the engine's own tables in a catalog with these properties."""
-    session, high_watermark, *others = ENGINE_TABLES
-    return properties.get(SESSION_TABLE, session), properties.get(HIGH_WATERMARK_TABLE, high_watermark), *others
+    log = properties.get(SESSION_TABLE, SESSION), properties.get(HIGH_WATERMARK_TABLE, HIGH_WATERMARK)
+    return (*log, QUARANTINE, ERASURE)
 
 
 def tables_of(pipeline: Pipeline, properties: Mapping[str, str]) -> tuple[str, ...]:
@@ -680,7 +676,7 @@ class Maintainer:
                 f"{wanted} belongs to the program that has created it, and is not maintained here.",
                 remedy="Maintain it with that program. The declaration names no columns of it.",
             )
-        found = [table for table in known if table == wanted or table.split(".")[1] == wanted]
+        found = [table for table in known if wanted in (table, table.split(".")[1])]
         if len(found) != 1:
             raise UsageError(f"There is no table {name!r}.", remedy=f"Name one of: {', '.join(known)}.")
         return found[0]
@@ -702,9 +698,15 @@ class Maintainer:
         table = iceberg.load(self.catalog, name)
         before = inventory(table.io, table.metadata)
 
-        partitions = self._partitions_to_compact(table)
+        small_files: Counter[tuple[int, str]] = Counter()
+        for entry in live_entries(table, table.current_snapshot()):
+            if entry.data_file.file_size_in_bytes < SMALL_FILE_BYTES:
+                small_files[entry.data_file.spec_id, str(entry.data_file.partition)] += 1
+        partitions = sum(count >= max(2, policy.compact_files) for count in small_files.values())
         if partitions and not dry_run:
-            self._compact(name)
+            sizes = f"'min-file-size-bytes', '{SMALL_FILE_BYTES}', 'target-file-size-bytes', '{COMPACTED_FILE_BYTES}'"
+            options = f"'min-input-files', '{policy.compact_files}', {sizes}"
+            self._call("rewrite_data_files", name, f", options => map({options})")
             table = iceberg.load(self.catalog, name)
         # A large table keeps many full manifests after any rewrite; a compaction adds small ones of its own.
         small = [each for each in _head_manifests(table) if each.manifest_length < SMALL_MANIFEST_BYTES]
@@ -729,11 +731,7 @@ class Maintainer:
             former, expired = expire(self.catalog, name, old_snapshots)
         is_expired = time.perf_counter()
 
-        listed = list(list_files(table.io, table.location()))
-        table = iceberg.load(self.catalog, name)
-        after = inventory(table.io, table.metadata)
-        released = inventory(table.io, former, former=True, known=after.manifests).paths
-        unneeded = unneeded_files(table, listed, after.paths, former=released, orphaned_before=now - policy.orphan_age)
+        unneeded = unneeded_files(self.catalog, name, former, orphaned_before=now - policy.orphan_age)
         if not dry_run:
             for file in (*unneeded.released, *unneeded.orphans):
                 remove_file(table.io, file.location)
@@ -750,7 +748,7 @@ class Maintainer:
             table=name,
             dry_run=dry_run,
             before=before.figures,
-            after=before.figures if dry_run else after.figures,
+            after=before.figures if dry_run else unneeded.figures,
             partitions_compacted=partitions,
             manifests_rewritten=has_many_manifests,
             snapshots_expired=expired,
@@ -759,30 +757,12 @@ class Maintainer:
             notes=tuple(notes),
         )
 
-    def _partitions_to_compact(self, table: Table) -> int:
-        """Return the number of partitions of the head with many small data files."""
-        small: Counter[tuple[int, str]] = Counter()
-        for manifest in _head_manifests(table):
-            for entry in entries(manifest, table.io, discard_deleted=True):
-                file = entry.data_file
-                if file.content is DataFileContent.DATA and file.file_size_in_bytes < self.policy.small_bytes:
-                    small[file.spec_id, str(file.partition)] += 1
-        return sum(count >= max(2, self.policy.compact_files) for count in small.values())
-
-    def _compact(self, name: str) -> None:
-        options = {
-            "min-input-files": self.policy.compact_files,
-            "min-file-size-bytes": self.policy.small_bytes,
-            "target-file-size-bytes": self.policy.target_bytes,
-        }
-        as_sql = ", ".join(f"'{option}', '{value}'" for option, value in options.items())
-        self._call("rewrite_data_files", name, f", options => map({as_sql})")
-
     def _call(self, procedure: str, name: str, arguments: str = "") -> None:
         """Call one of Iceberg's procedures. The SQL text contains only declared names and numbers."""
         sql = f"CALL lake.system.{procedure}(table => 'lake.{name}'{arguments})"
         for attempt in Retrying(
-            retry=retry_if_exception(_is_conflict),
+            # Another writer's commit came first: Spark passes Iceberg's error on as text.
+            retry=retry_if_exception(lambda error: any(name in text_of(error) for name in CONFLICTS)),
             wait=wait_random_exponential(multiplier=0.2, max=5),
             stop=stop_after_attempt(ATTEMPTS),
             reraise=True,
@@ -814,8 +794,3 @@ class Maintainer:
                         is_tag = found.snapshot_ref_type is SnapshotRefType.TAG
                         changed = table.manage_snapshots()
                         (changed.remove_tag(ref) if is_tag else changed.remove_branch(ref)).commit()
-
-
-def _is_conflict(error: BaseException) -> bool:
-    """Return whether another writer's commit came first. Spark passes Iceberg's error on as text."""
-    return any(name in text_of(error) for name in ("CommitFailedException", "ValidationException"))

@@ -24,9 +24,10 @@ from lake_assets.errors import TableMissing
 from lake_assets.incremental.declaration import Sequential, Target
 from lake_assets.incremental.engine import iceberg, publish
 from lake_assets.incremental.engine.columns import check_target, load_source
+from lake_assets.incremental.engine.iceberg import hours_present
 from lake_assets.incremental.engine.model import Committed, PlannedHour, PlanningInput, SessionPlan
 from lake_assets.incremental.engine.planning import plan
-from lake_assets.incremental.engine.source_changes import Head, changes, hours_present
+from lake_assets.incremental.engine.source_changes import Head, changes
 from lake_assets.incremental.engine.state import State
 
 if TYPE_CHECKING:

@@ -16,7 +16,7 @@ from lake_assets.errors import UsageError
 from lake_assets.incremental.engine import iceberg
 from lake_assets.incremental.engine.engine import Engine, utc_now
 from lake_assets.incremental.engine.source_changes import changes
-from lake_assets.incremental.operations.maintain import ENGINE_TABLES, Maintainer, Policy, bare_path, tables_of
+from lake_assets.incremental.operations.maintain import Maintainer, Policy, bare_path, engine_tables, tables_of
 from lake_assets.membership import PIPELINE
 from lake_assets_tests.incremental.clicks import CLICKS, land_clicks
 from lake_assets_tests.incremental.crash_matrix import die
@@ -154,12 +154,12 @@ def test_orphans_go_when_they_are_old_and_the_memory_of_processes_stays(lake: La
     for _ in range(10):  # the log expires its own snapshots from so many on
         lake.engine.carry(lake.target("signup_fact"), why="test")
     state = lake.state("signup_fact")
-    for name in ENGINE_TABLES:
+    for name in engine_tables({}):
         age(folder(lake, name), days=4)
     left_over = folder(lake, "etl.session") / "data" / "left-over.parquet"
     left_over.write_bytes(b"")
 
-    removed = {name: maintainer(lake).maintain(name).orphans_removed for name in ENGINE_TABLES}
+    removed = {name: maintainer(lake).maintain(name).orphans_removed for name in engine_tables({})}
 
     assert removed["etl.session"] > 0  # of the store's own expiry, which removes no file
     assert left_over.exists()

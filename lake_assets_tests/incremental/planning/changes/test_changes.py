@@ -20,13 +20,13 @@ from lake_assets.base.hours import hour_key, hour_start, parse_hour
 from lake_assets.errors import HistoryCut, SourceReplaced
 from lake_assets.incremental.declaration import RawTable, Source
 from lake_assets.incremental.engine import iceberg
+from lake_assets.incremental.engine.iceberg import hours_present
 from lake_assets.incremental.engine.source_changes import (
     Head,
     SnapshotReader,
     SourceChanges,
     Watermark,
     changes,
-    hours_present,
 )
 
 if TYPE_CHECKING:
