@@ -72,15 +72,19 @@ class TableDamaged(StoredStateError):
         file: The path of the file.
         cause: Why it cannot be read, as the end of a sentence.
         repair: What `lake doctor --repair` does about it; None if it can do nothing.
+        partition: First partition value of a data file: in a log table, the process. None for other files.
     """
 
-    def __init__(self, table: str, file: str, cause: str, *, repair: str | None = None) -> None:
+    def __init__(
+        self, table: str, file: str, cause: str, *, repair: str | None = None, partition: str | None = None
+    ) -> None:
         remedy = f"Restore {file} from a backup of the warehouse"
         remedy += f", or run `lake doctor --repair`, which {repair}." if repair else "."
         super().__init__(f"{table} cannot be read, because its file {file} {cause}.", remedy=remedy)
         self.table = table
         self.file = file
         self.cause = cause
+        self.partition = partition
 
 
 def _named(tables: Collection[str]) -> str:

@@ -29,7 +29,7 @@ def rows_of_session(
     """
     table = iceberg.load(catalog, target.table)
     snapshot_id = report.published_snapshot_id or publish.main_id(table)
-    snapshot = table.snapshot_by_id(snapshot_id) if snapshot_id is not None else None
+    snapshot = table.snapshot_by_id(snapshot_id or 0)
     if snapshot is None:
         return {}
     rows: Counter[int] = Counter()

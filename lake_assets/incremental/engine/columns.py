@@ -23,7 +23,6 @@ from typing import TYPE_CHECKING, Literal
 from pyiceberg.exceptions import NoSuchNamespaceError
 from pyiceberg.schema import Schema
 from pyiceberg.table import Table
-from pyiceberg.table.update.schema import UpdateSchema
 from pyiceberg.types import (
     BinaryType,
     DecimalType,
@@ -89,7 +88,7 @@ def with_present_columns(rows: DataFrame, table: Table, snapshot_id: int) -> Dat
 
 def at_present(table: Table, snapshot_id: int | None) -> Table:
     """Return a table whose scans of a snapshot have its present columns."""
-    snapshot = None if snapshot_id is None else table.snapshot_by_id(snapshot_id)
+    snapshot = table.snapshot_by_id(snapshot_id or 0)
     if snapshot is None or schema_at(table, snapshot.snapshot_id) == table.schema():
         return table
     present = snapshot.model_copy(update={"schema_id": table.metadata.current_schema_id})
@@ -497,6 +496,7 @@ def _with_drops(
     return tuple(result)
 
 
+@iceberg.retrying().wraps
 def migrate(
     catalog: Catalog, declared: Declared, drop: Collection[str] = (), *, apply: bool = True
 ) -> Migration | None:
@@ -512,60 +512,52 @@ def migrate(
     Raises:
         UsageError: A column to drop cannot be dropped.
     """
-    for attempt in iceberg.retrying():
-        with attempt:
-            table = iceberg.find(catalog, declared.table)
-            if table is None:
-                return None
-            found = _with_drops(differences(declared, table.schema()), table, declared, drop)
-            steps = [each for each in found if each.step]
-            rebuild = ""
-            is_there = declared.time_column in table.schema().column_names
-            if declared.target and is_there and any("add" in each.step for each in steps):
-                hours = [*rows_by_hour(table, declared.time_column)]
-                rebuild = f"lake rebuild {declared.target} {hour_key(hours[0])} {hour_key(hours[-1])}" if hours else ""
-            if apply and steps:
-                with table.transaction() as transaction:
-                    # First names alone change: what follows then finds each column by its declared name.
-                    with transaction.update_schema() as update:
-                        for each in steps:
-                            if each.dropped:
-                                update.delete_column((each.column,))
-                            elif each.kind == "renamed":
-                                update.rename_column((each.found,), each.column)
-                    with transaction.update_schema() as update:
-                        names = [each.name for each in transaction.table_metadata.schema().fields]
-                        _add_and_change(update, names, declared, steps)
-            return Migration(declared.table, found, apply, rebuild)
-    raise AssertionError("unreachable: the last attempt returns or raises")
-
-
-def _add_and_change(update: UpdateSchema, names: list[str], declared: Declared, steps: Sequence[Difference]) -> None:
-    """Add, widen, describe and move columns; those not declared stay where they are. names: those that there are."""
-    wanted = {each.name: each for each in declared.fields}
-    added = set()
-    for each in steps:
-        column = (each.column,)
-        if "add" in each.step:
-            field = wanted[each.column]
-            update.add_column(column, field.field_type, doc=field.doc or None)
-            added.add(each.column)
-        elif each.kind == "narrow":
-            update.update_column(column, field_type=wanted[each.column].field_type)
-        elif each.kind == "required":
-            update.make_column_optional(column)
-        elif each.kind == "description":
-            update.update_column(column, doc=each.declared)
-    before: str | None = None
-    for name in wanted if added or any(each.kind == "order" for each in steps) else ():
-        if before is None and name in added:
-            update.move_first((name,))
-            names.insert(0, name)
-        elif before is not None and (name in added or names.index(name) < names.index(before)):
-            update.move_after((name,), (before,))
-            names = [each for each in names if each != name]
-            names.insert(names.index(before) + 1, name)
-        before = name
+    table = iceberg.find(catalog, declared.table)
+    if table is None:
+        return None
+    found = _with_drops(differences(declared, table.schema()), table, declared, drop)
+    steps = [each for each in found if each.step]
+    rebuild = ""
+    is_there = declared.time_column in table.schema().column_names
+    if declared.target and is_there and any("add" in each.step for each in steps):
+        hours = [*rows_by_hour(table, declared.time_column)]
+        rebuild = f"lake rebuild {declared.target} {hour_key(hours[0])} {hour_key(hours[-1])}" if hours else ""
+    if apply and steps:
+        with table.transaction() as transaction:
+            # First names alone change: what follows then finds each column by its declared name.
+            with transaction.update_schema() as update:
+                for each in steps:
+                    if each.dropped:
+                        update.delete_column((each.column,))
+                    elif each.kind == "renamed":
+                        update.rename_column((each.found,), each.column)
+            with transaction.update_schema() as update:
+                names = [each.name for each in transaction.table_metadata.schema().fields]
+                wanted = {each.name: each for each in declared.fields}
+                added = set()
+                for each in steps:
+                    column = (each.column,)
+                    if "add" in each.step:
+                        field = wanted[each.column]
+                        update.add_column(column, field.field_type, doc=field.doc or None)
+                        added.add(each.column)
+                    elif each.kind == "narrow":
+                        update.update_column(column, field_type=wanted[each.column].field_type)
+                    elif each.kind == "required":
+                        update.make_column_optional(column)
+                    elif each.kind == "description":
+                        update.update_column(column, doc=each.declared)
+                before: str | None = None
+                for name in wanted if added or any(each.kind == "order" for each in steps) else ():
+                    if before is None and name in added:
+                        update.move_first((name,))
+                        names.insert(0, name)
+                    elif before is not None and (name in added or names.index(name) < names.index(before)):
+                        update.move_after((name,), (before,))
+                        names = [each for each in names if each != name]
+                        names.insert(names.index(before) + 1, name)
+                    before = name
+    return Migration(declared.table, found, apply, rebuild)
 
 
 def check_target(table: Table, target: Target) -> None:
@@ -586,31 +578,6 @@ def remedy_of(found: Difference) -> str:
         return found.remedy
     command = f"Run `lake migrate {found.table}` to see the steps, and `lake migrate {found.table} --apply` to do them."
     return f"{found.remedy} Otherwise: {command[0].lower()}{command[1:]}" if found.remedy else command
-
-
-def check_source(table: Table, declared: Declared, source: Source, reader: Target) -> None:
-    """Check that a source has the columns that a target reads of it, as they are declared.
-
-    Raises:
-        ColumnMismatch: One of them is missing, or has another name or type.
-    """
-    for each in differences(declared, table.schema()):
-        if each.kind in _STOPS_READER and _is_read(each.column, source, reader):
-            found, expected = each.found or None, each.declared
-            if each.kind == "renamed":
-                found, expected = None, next(str(one.field_type) for one in declared.fields if one.name == expected)
-            raise ColumnMismatch(declared.table, each.column, expected=expected, found=found, remedy=remedy_of(each))
-
-
-def _is_read(column: str, source: Source, reader: Target) -> bool:
-    """Whether a target may read a column of a source: the engine for it, a condition of it, or its function."""
-    if column in (source.time_column, *source.named_columns, *LANDING_COLUMNS, *_entity(reader)):
-        return True
-    for condition in (*(rule.where for rule in source.rules), source.deleted):
-        names = names_in_sql(condition) if condition else frozenset()
-        if names is None or column.casefold() in names:
-            return True
-    return reads(reader, column)
 
 
 RESERVED_BY_ICEBERG = {
@@ -645,8 +612,25 @@ def load_source(catalog: Catalog, pipeline: Pipeline, source: Source, *, reader:
         return table
     table = iceberg.load(catalog, source.table)
     _check_columns(source.table, table)
-    check_source(table, of_targets[0] if raw is None else of_raw_table(raw), source, reader)
+    declared = of_targets[0] if raw is None else of_raw_table(raw)
+    for each in differences(declared, table.schema()):
+        if each.kind in _STOPS_READER and _is_read(each.column, source, reader):
+            found, expected = each.found or None, each.declared
+            if each.kind == "renamed":
+                found, expected = None, next(str(one.field_type) for one in declared.fields if one.name == expected)
+            raise ColumnMismatch(source.table, each.column, expected=expected, found=found, remedy=remedy_of(each))
     return table
+
+
+def _is_read(column: str, source: Source, reader: Target) -> bool:
+    """Whether a target may read a column of a source: the engine for it, a condition of it, or its function."""
+    if column in (source.time_column, *source.named_columns, *LANDING_COLUMNS, *_entity(reader)):
+        return True
+    for condition in (*(rule.where for rule in source.rules), source.deleted):
+        names = names_in_sql(condition) if condition else frozenset()
+        if names is None or column.casefold() in names:
+            return True
+    return reads(reader, column)
 
 
 def check_existing(catalog: Catalog, pipeline: Pipeline) -> None:

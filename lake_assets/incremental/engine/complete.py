@@ -101,8 +101,7 @@ def newest_event(table: Table, time_column: str) -> int | None:
     committed = {each.snapshot_id: each.timestamp_ms * MILLISECOND_MICROSECONDS for each in table.metadata.snapshots}
     # A snapshot that has expired was committed before all that are left.
     earliest = min((committed[each.snapshot_id] for each in publish.ancestors(table)), default=0)
-    head = publish.main_id(table)
-    snapshot = None if head is None else table.snapshot_by_id(head)
+    snapshot = table.current_snapshot()
     newest = BEFORE_ALL
     unread: list[tuple[int, DataFile]] = []
     manifests = snapshot.manifests(table.io) if snapshot else []
@@ -143,6 +142,7 @@ class Completed:
     after: int
 
 
+@iceberg.retrying().wraps
 def declare_complete(
     catalog: Catalog,
     pipeline: Pipeline,
@@ -174,22 +174,19 @@ def declare_complete(
     if len(named) != 1:
         raise UsageError(f"There is no raw table {name!r}.", remedy=remedy)
     (raw,) = named
-    for attempt in iceberg.retrying():
-        with attempt:
-            table = iceberg.load(catalog, raw)
-            try:
-                before = source_complete_through(table, raw, pipeline)
-            except InvalidHourKey:
-                if not force:
-                    raise
-                before = None
-            if before is not None and hour < before and not force:
-                raise UsageError(
-                    f"{raw} is complete through {hour_key(before)} already; {hour_key(hour)} is earlier.",
-                    remedy="Name a later hour, or use --force to go back. Hours that were built from it stay.",
-                )
-            if hour != before:
-                with table.transaction() as transaction:
-                    transaction.set_properties({iceberg.COMPLETE_THROUGH: hour_key(hour)})
-            return Completed(raw, before, hour)
-    raise AssertionError("unreachable: the last attempt returns or raises")
+    table = iceberg.load(catalog, raw)
+    try:
+        before = source_complete_through(table, raw, pipeline)
+    except InvalidHourKey:
+        if not force:
+            raise
+        before = None
+    if before is not None and hour < before and not force:
+        raise UsageError(
+            f"{raw} is complete through {hour_key(before)} already; {hour_key(hour)} is earlier.",
+            remedy="Name a later hour, or use --force to go back. Hours that were built from it stay.",
+        )
+    if hour != before:
+        with table.transaction() as transaction:
+            transaction.set_properties({iceberg.COMPLETE_THROUGH: hour_key(hour)})
+    return Completed(raw, before, hour)

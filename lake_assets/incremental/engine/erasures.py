@@ -295,7 +295,7 @@ class ErasureGuard:
         Returns:
             How many rows of them the snapshot has.
         """
-        snapshot = table.snapshot_by_id(snapshot_id) if snapshot_id is not None else None
+        snapshot = table.snapshot_by_id(snapshot_id or 0)
         if snapshot is None:
             return 0
         columns_of = {subject.name: subject_columns(self.catalog, raw, subject) for subject in self.pipeline.subjects}
@@ -339,6 +339,7 @@ def holds(columns: Iterable[str], *values: str) -> BooleanExpression:
     return any_of_filters(In(column, set(values)) for column in columns)  # type: ignore[call-arg, arg-type]
 
 
+@iceberg.retrying(ValidationException).wraps
 def delete_rows(catalog: Catalog, name: str, which: BooleanExpression, *, counted_as: str = DROPPED) -> int:
     """Delete rows by rewriting the files that have them, also if others write to the table meanwhile.
 
@@ -348,14 +349,11 @@ def delete_rows(catalog: Catalog, name: str, which: BooleanExpression, *, counte
     Returns:
         How many rows were deleted.
     """
-    for attempt in iceberg.retrying(ValidationException):
-        with attempt:
-            table = iceberg.load(catalog, name)
-            rows = _count_rows(table, which, publish.main_id(table))
-            if rows:
-                table.delete(which, snapshot_properties={counted_as: str(rows)})
-            return rows
-    raise AssertionError("unreachable: the last attempt returns or raises")
+    table = iceberg.load(catalog, name)
+    rows = _count_rows(table, which, publish.main_id(table))
+    if rows:
+        table.delete(which, snapshot_properties={counted_as: str(rows)})
+    return rows
 
 
 def holders(catalog: Catalog, pipeline: Pipeline, subject: Subject) -> Iterator[tuple[str, tuple[str, ...]]]:

@@ -14,7 +14,6 @@ import json
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
 from functools import lru_cache
 from itertools import islice
 from math import inf
@@ -114,21 +113,6 @@ S3 = ("s3", "s3a", "s3n")
 SHOWN_CHARACTERS = 160
 
 
-@dataclass(frozen=True)
-class DamagedFile:
-    """A file that cannot be read.
-
-    Attributes:
-        path: Where it is.
-        cause: Why, as the end of a sentence: `is missing`, `is damaged (...)`.
-        partition: First partition value of a data file: in a log table, the process. None for other files.
-    """
-
-    path: str
-    cause: str
-    partition: str | None = None
-
-
 @contextmanager
 def naming_damaged_file(catalog: Catalog, name: str, *, repair: str | None = None) -> Iterator[None]:
     """Read a table, and raise an error that names the damaged file if that fails because of one.
@@ -152,11 +136,13 @@ def naming_damaged_file(catalog: Catalog, name: str, *, repair: str | None = Non
         found = damaged_file(catalog, name)
         if found is None:
             raise
-        raise TableDamaged(name, found.path, found.cause, repair=repair) from error
+        raise TableDamaged(name, found.file, found.cause, repair=repair) from error
 
 
-def damaged_file(catalog: Catalog, name: str, *, manifests: int | None = None, data: bool = True) -> DamagedFile | None:
-    """Return the first file of a table's present version that cannot be read; None if all can, or there is no table.
+def damaged_file(
+    catalog: Catalog, name: str, *, manifests: int | None = None, data: bool = True
+) -> TableDamaged | None:
+    """Return which file of a table's present version cannot be read; None if all can, or there is no table.
 
     Args:
         catalog: The catalog of the table.
@@ -165,13 +151,11 @@ def damaged_file(catalog: Catalog, name: str, *, manifests: int | None = None, d
         data: Whether the data files are read, too.
     """
     try:
-        table = catalog.load_table(name)
-    except NoSuchTableError:
-        return None
-    except DAMAGED_METADATA as error:
-        return damaged_metadata(catalog, name, error)
-    snapshot = table.current_snapshot()
-    if snapshot is None:
+        table = find(catalog, name)
+    except TableDamaged as error:
+        return error
+    snapshot = table.current_snapshot() if table is not None else None
+    if table is None or snapshot is None:
         return None
     path, partition = snapshot.manifest_list, None
     try:
@@ -184,37 +168,12 @@ def damaged_file(catalog: Catalog, name: str, *, manifests: int | None = None, d
                     with table.io.new_input(path).open() as opened:
                         pq.read_table(opened)
     except Exception as error:
-        return _damaged(table.io, path, error, partition)
+        return _damaged(name, path, error, table.io, partition)
     return None
 
 
-def damaged_metadata(catalog: Catalog, name: str, error: Exception) -> DamagedFile:
-    """Return the metadata file of a table that pyiceberg failed to load: only a SQL catalog can be asked for it."""
-    from pyiceberg.catalog.sql import SqlCatalog
-
-    from lake_assets.connections.clients.sql_catalog import locations_in
-
-    path = locations_in(catalog).get(name) if isinstance(catalog, SqlCatalog) else None
-    if path is None:
-        return DamagedFile(f"(the metadata of {name})", _cause(error))
-    return _damaged(load_file_io(dict(catalog.properties), path), path, error)
-
-
-def _damaged(io: FileIO, path: str, error: Exception, partition: str | None = None) -> DamagedFile:
-    cause = _cause(error)
-    parts = urlsplit(path)
-    if isinstance(error, FileNotFoundError) and parts.scheme in S3 and isinstance(io, PyArrowFileIO):
-        found = io.fs_by_scheme(parts.scheme, parts.netloc).get_file_info(parts.netloc)
-        if found.type is FileType.NotFound:
-            raise ServiceError(
-                f"The object store of LAKE_WAREHOUSE has no bucket {parts.netloc}.",
-                remedy="Check LAKE_WAREHOUSE and LAKE_CATALOG__S3__ENDPOINT, or restore the bucket from a backup.",
-            ) from error
-    return DamagedFile(path, cause, partition)
-
-
-def _cause(error: Exception) -> str:
-    """Return why a file cannot be read.
+def _damaged(name: str, path: str, error: Exception, io: FileIO | None, partition: str | None = None) -> TableDamaged:
+    """Return why a file of a table cannot be read.
 
     Raises:
         ServiceError: Its store or its disk failed, which says nothing about the file.
@@ -222,11 +181,19 @@ def _cause(error: Exception) -> str:
     known = recognise(chain_text(error))
     if known is not None:
         raise ServiceError(known.problem, remedy=known.remedy) from error
-    if isinstance(error, FileNotFoundError):
-        return "is missing"
     lines = (str(error) or type(error).__name__).splitlines()
     text = " ".join(line.strip() for line in lines)
-    return f"is damaged ({text[:SHOWN_CHARACTERS]})"
+    cause = f"is damaged ({text[:SHOWN_CHARACTERS]})"
+    if isinstance(error, FileNotFoundError):
+        cause, parts = "is missing", urlsplit(path)
+        if parts.scheme in S3 and isinstance(io, PyArrowFileIO):
+            bucket = io.fs_by_scheme(parts.scheme, parts.netloc).get_file_info(parts.netloc)
+            if bucket.type is FileType.NotFound:
+                raise ServiceError(
+                    f"The object store of LAKE_WAREHOUSE has no bucket {parts.netloc}.",
+                    remedy="Check LAKE_WAREHOUSE and LAKE_CATALOG__S3__ENDPOINT, or restore the bucket from a backup.",
+                ) from error
+    return TableDamaged(name, path, cause, partition=partition)
 
 
 _file_format = pyiceberg_arrow._get_file_format
@@ -514,7 +481,7 @@ def rows_in_hours(
     Returns:
         None if the metadata do not contain exact numbers: a partition is a day, or there are delete files.
     """
-    snapshot = None if snapshot_id is None else table.snapshot_by_id(snapshot_id)
+    snapshot = table.snapshot_by_id(snapshot_id or 0)
     manifests = snapshot.manifests(table.io) if snapshot and hours else []
     if any(manifest.content is ManifestContent.DELETES for manifest in manifests):
         return None
@@ -689,8 +656,14 @@ def find(catalog: Catalog, name: str) -> Table | None:
     except NoSuchTableError:
         return None
     except DAMAGED_METADATA as error:
-        found = damaged_metadata(catalog, name, error)
-        raise TableDamaged(name, found.path, found.cause) from error
+        from pyiceberg.catalog.sql import SqlCatalog
+
+        from lake_assets.connections.sql_catalog import locations_in
+
+        # Only a SQL catalog can be asked which file it is.
+        path = locations_in(catalog).get(name) if isinstance(catalog, SqlCatalog) else None
+        io = load_file_io(dict(catalog.properties), path) if path else None
+        raise _damaged(name, path or f"(the metadata of {name})", error, io) from error
 
 
 def complete_through(table: Table, name: str) -> int | None:

@@ -291,15 +291,6 @@ def _follow(index: sqlite3.Connection, table: Table, column: str, snapshot: Snap
             index.execute(f"delete from {name}")
         for entry in live_entries(table, snapshot):
             added[entry.data_file.file_path] = entry.data_file, number
-    _add_files(index, table, column, list(added.values()))
-    forget(index, before=min(each.sequence_number or 0 for each in table.metadata.snapshots))
-    index.execute("delete from described")
-    index.execute("insert into described values (?, ?, ?)", (snapshot.snapshot_id, number, first))
-    return True
-
-
-def _add_files(index: sqlite3.Connection, table: Table, column: str, files: Sequence[tuple[DataFile, int]]) -> None:
-    """Add data files, each with the sequence number of the snapshot that added it. Several are read at a time."""
 
     def values(file: DataFile) -> set[object]:
         if file.file_format is not FileFormat.PARQUET:
@@ -307,14 +298,18 @@ def _add_files(index: sqlite3.Connection, table: Table, column: str, files: Sequ
         batches = rows_of_files(table, [file], [column])
         return {value for batch in batches for value in batch.column(column).drop_null().unique().to_pylist()}
 
-    # pyiceberg's own threads serve these ones, so they are others.
-    with ThreadPoolExecutor(READERS) as readers:
+    files = list(added.values())
+    with ThreadPoolExecutor(READERS) as readers:  # pyiceberg's own threads serve these ones, so they are others
         for start in range(0, len(files), FILES_IN_MEMORY):
             part = files[start : start + FILES_IN_MEMORY]
             for (file, at), found in zip(part, readers.map(values, [file for file, _ in part]), strict=True):
                 partition = json.dumps([file.partition[place] for place in range(len(file.partition))], default=str)
                 stored = (file.file_path, file.record_count, file.file_size_in_bytes, file.spec_id, partition)
                 add(index, IndexedFile(*stored), found, at=at)
+    forget(index, before=min(each.sequence_number or 0 for each in table.metadata.snapshots))
+    index.execute("delete from described")
+    index.execute("insert into described values (?, ?, ?)", (snapshot.snapshot_id, number, first))
+    return True
 
 
 # The stored index

@@ -24,12 +24,11 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import islice, takewhile
-from typing import Any
 
 from pyiceberg.manifest import DataFile, DataFileContent, ManifestContent, ManifestEntryStatus
 from pyiceberg.table import Table
 from pyiceberg.table.snapshots import Operation, Snapshot
-from pyiceberg.types import DecimalType, IcebergType, TimestampType, TimestamptzType
+from pyiceberg.types import DecimalType, TimestampType, TimestamptzType
 
 from lake_assets.base.hours import HOUR_MICROSECONDS
 from lake_assets.base.recent import Recent
@@ -67,7 +66,7 @@ def check_files(table: Table, name: str, snapshot_id: int | None, among: Collect
     Raises:
         FilesMisread: It does not.
     """
-    snapshot = None if snapshot_id is None else table.snapshot_by_id(snapshot_id)
+    snapshot = table.snapshot_by_id(snapshot_id or 0)
     live = (entry.data_file.file_path for entry in live_entries(table, snapshot))
     suspects = [path for path in (live if among is None else among) if _may_be_foreign(table, path)]
     if not suspects:
@@ -121,33 +120,21 @@ def _flaw(table: Table, path: str) -> str:
     for leaf in map(columns.column, range(len(columns))):
         column = types.get(leaf.path.partition(".")[0])
         stored = json.loads(leaf.logical_type.to_json()) if leaf.logical_type.type != "NONE" else {}
-        what = _what_is_misread(stored, leaf.physical_type, column) if column else None
-        if what:
+        kind, what = stored.get("Type"), ""
+        unit = "nanoseconds" if str(column).endswith("_ns") else "microseconds"
+        if kind == "Timestamp" and stored["timeUnit"] != unit:
+            what = f"times in {stored['timeUnit']}"
+        elif kind == "Int" and not stored["isSigned"]:
+            what = "whole numbers without a sign"
+        elif kind == "Decimal" and isinstance(column, DecimalType) and stored["scale"] != column.scale:
+            what = f"decimals of scale {stored['scale']}, and is {column} in the table"
+        elif kind is None and leaf.physical_type == "INT64" and isinstance(column, (TimestampType, TimestamptzType)):
+            what = "whole numbers, and is a timestamp in the table"
+        if column and what:
             flaw = f"the column {leaf.path} is stored as {what}"
             break
     _checked.keep(key, flaw)
     return flaw
-
-
-def _what_is_misread(stored: dict[str, Any], physical: str, column: IcebergType) -> str | None:
-    """Return how a Parquet column is stored, if Spark misreads it.
-
-    Args:
-        stored: Its logical type; empty if it has none.
-        physical: Its physical type.
-        column: The type of the table's column that contains it.
-    """
-    kind = stored.get("Type")
-    unit = "nanoseconds" if str(column).endswith("_ns") else "microseconds"
-    if kind == "Timestamp" and stored["timeUnit"] != unit:
-        return f"times in {stored['timeUnit']}"
-    if kind == "Int" and not stored["isSigned"]:
-        return "whole numbers without a sign"
-    if kind == "Decimal" and isinstance(column, DecimalType) and stored["scale"] != column.scale:
-        return f"decimals of scale {stored['scale']}, and is {column} in the table"
-    if kind is None and physical == "INT64" and isinstance(column, (TimestampType, TimestamptzType)):
-        return "whole numbers, and is a timestamp in the table"
-    return None
 
 
 MOST_FILES = 5_000
@@ -207,7 +194,7 @@ def least_rows(
         hours: The hours whose rows are read; None for all rows, with a time or without.
         left_out: Hours whose rows are not read.
     """
-    snapshot = None if up_to is None else table.snapshot_by_id(up_to)
+    snapshot = table.snapshot_by_id(up_to or 0)
     if snapshot is None:
         return LeastRows(name)
     field = table.schema().find_field(column)

@@ -462,7 +462,12 @@ class SnapshotReader:
         own: defaultdict[int | None, list[ManifestFile]] = defaultdict(list)
         for manifest in chain[0].manifests(self.table.io) if chain else []:
             own[manifest.added_snapshot_id].append(manifest)
-        appended = {snapshot.snapshot_id: _appended_files(snapshot) for snapshot in chain}
+        appended: dict[int, int | None] = {}  # by the summary; None of a snapshot that is no append
+        for snapshot in chain:
+            summary = summary_of(snapshot)
+            is_append = _operation(snapshot) is Operation.APPEND and "added-data-files" in summary
+            files = int(summary.get("added-data-files", 0)) + int(summary.get("added-delete-files", 0))
+            appended[snapshot.snapshot_id] = files if is_append else None
         listed = {each: sum(manifest.added_files_count or 0 for manifest in own[each]) for each in appended}
         missing = {each for each, files in appended.items() if files and files != listed[each]}
         merged = [manifest for each in appended for manifest in own[each] if manifest.existing_files_count]
@@ -609,7 +614,11 @@ class SnapshotReader:
             if must_be_read or (
                 counted is not None and file.file_format is FileFormat.PARQUET and self._budget.take(size, counted)
             ):
-                rows = self._rows_by_hour(file)
+                key = (file.file_path, self.start, self.columns)
+                rows = _cache.find(key)
+                if rows is None:
+                    rows = tuple(sorted(self.accepted(rows_of_files(self.table, [file], self.columns)).items()))
+                    _cache.keep(key, rows)
                 return replace(described, hours=(rows[0][0], rows[-1][0]), rows_by_hour=rows) if rows else described
         except FileNotFoundError:
             # The file was removed from the table and from the disk. Its landing still limits its hours.
@@ -643,15 +652,6 @@ class SnapshotReader:
         return (first, last) if first <= last else None
 
     # Rows
-
-    def _rows_by_hour(self, file: DataFile) -> HourRows:
-        """Return the hours of the rows of a file that quarantine accepts. Raises `FileNotFoundError` if it is gone."""
-        key = (file.file_path, self.start, self.columns)
-        known = _cache.find(key)
-        if known is None:
-            known = tuple(sorted(self.accepted(rows_of_files(self.table, [file], self.columns)).items()))
-            _cache.keep(key, known)
-        return known
 
     def accepted(self, batches: Iterable[pa.RecordBatch]) -> Counter[int]:
         """Return hour → rows that quarantine accepts, of batches with the columns of the time and the landing."""
@@ -767,11 +767,3 @@ def merge_ranges(ranges: Iterable[HourRange]) -> tuple[HourRange, ...]:
 def _operation(snapshot: Snapshot) -> Operation:
     """Return a snapshot's operation; a snapshot without one may have changed any row."""
     return snapshot.summary.operation if snapshot.summary else Operation.OVERWRITE
-
-
-def _appended_files(snapshot: Snapshot) -> int | None:
-    """Return the number of files that a snapshot appended, by its summary; None if it is no append."""
-    added_data = summary_of(snapshot).get("added-data-files")
-    if added_data is None or _operation(snapshot) is not Operation.APPEND:
-        return None
-    return int(added_data) + int(summary_of(snapshot).get("added-delete-files") or "0")

@@ -18,7 +18,6 @@ from pyiceberg.types import (
 
 from lake_assets.errors import UsageError
 from lake_assets.incremental.engine.iceberg import bounds, human_text, live_entries, partition_text
-from lake_assets.incremental.engine.publish import main_id
 
 METRICS_MODE = "write.metadata.metrics"
 """Table properties that say how bounds are stored: `.default`, or `.column.NAME`."""
@@ -99,8 +98,7 @@ def contents(table: Table, name: str, columns: Sequence[str] = ()) -> TableConte
         UsageError: The table does not have a column, or it is one without bounds.
     """
     fields = [_field(table, name, column) for column in columns]
-    head = main_id(table)
-    snapshot = table.snapshot_by_id(head) if head is not None else None
+    snapshot = table.current_snapshot()
     files: defaultdict[tuple[tuple[str, str | None], ...], list[DataFile]] = defaultdict(list)
     for content in ManifestContent:
         for entry in live_entries(table, snapshot, content):
@@ -119,7 +117,7 @@ def contents(table: Table, name: str, columns: Sequence[str] = ()) -> TableConte
             )
         )
     has_deletes = any(partition.delete_files for partition in partitions)
-    return TableContents(name, head, has_deletes, tuple(partitions))
+    return TableContents(name, snapshot.snapshot_id if snapshot else None, has_deletes, tuple(partitions))
 
 
 def _field(table: Table, name: str, column: str) -> NestedField:

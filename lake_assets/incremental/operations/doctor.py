@@ -54,7 +54,7 @@ from lake_assets.incremental.declaration import Pipeline
 from lake_assets.incremental.engine import iceberg, publish
 from lake_assets.incremental.engine.columns import declared_columns, differences, load_raw, remedy_of
 from lake_assets.incremental.engine.engine import Engine
-from lake_assets.incremental.engine.iceberg import QUARANTINE, DamagedFile, damaged_file
+from lake_assets.incremental.engine.iceberg import QUARANTINE, damaged_file
 from lake_assets.incremental.engine.readable import check_files
 from lake_assets.incremental.engine.session_log import LOG_PROPERTIES, create_tables
 from lake_assets.incremental.engine.state import State, number_of
@@ -186,16 +186,14 @@ class LostTable(NamedTuple):
     has_files: bool
 
 
-def find_lost(name: str, location: str | None, properties: Mapping[str, str]) -> LostTable:
+def find_lost(name: str, location: str, properties: Mapping[str, str]) -> LostTable:
     """Return how a table can be registered again.
 
     Args:
         name: The table.
-        location: Its folder; None if it is not known.
+        location: Its folder.
         properties: Properties of the catalog, for access to the files.
     """
-    if location is None:
-        return LostTable(name, "", "Nothing says where its files are.", "Restore the catalog from a backup.", False)
     io = load_file_io(dict(properties), location)
     folder = f"{location}/metadata"
     files = []
@@ -258,7 +256,7 @@ class _Home:
     def check_catalog(self) -> Iterator[Finding]:
         address = self.settings.catalog_address
         remembered = read_remembered(self.settings.home)
-        had: dict[str, str | None] = {}
+        had: dict[str, str] = {}
         for name, folder in local_tables(self.settings.warehouse_address).items():
             if has_snapshots(folder):
                 had[name] = f"file://{folder}"
@@ -276,13 +274,8 @@ class _Home:
             unrepairable = Finding(CATALOG, "error", error.problem, error.remedy)
             yield finding if finding and finding.repair else unrepairable
             return
-        known = dict(had)
-        for watermark in self.references.watermarks if self.references else ():
-            known.setdefault(watermark["source"], None)
-            known.setdefault(watermark["process_name"], None)
-        lost = []
-        for name in sorted(known.keys() - present):
-            lost.append(find_lost(name, known[name], own if is_blank(self.settings) else self.catalog.properties))
+        properties = own if is_blank(self.settings) else self.catalog.properties
+        lost = [find_lost(name, location, properties) for name, location in sorted(had.items()) if name not in present]
         raw = {raw.table for raw in self.pipeline.raw} if self.pipeline else ()
         declared = self.targets.union(engine_tables(log_tables(self.settings)), raw)
         if not present and not lost:
@@ -310,7 +303,7 @@ class _Home:
                 repair = Repair(what, partial(forget_tables, self.settings.home, [table.name]))
                 remedy += f" If it was dropped, `lake doctor --repair` {what}."
             yield Finding(CATALOG, "warning", text, remedy, repair)
-        new = sorted(declared - present - known.keys())
+        new = sorted(declared - present - had.keys())
         if new:
             yield Finding(
                 CATALOG, "warning", f"Declared tables do not exist yet: {', '.join(new)}.", "Run `lake init`."
@@ -363,8 +356,7 @@ class _Home:
         damaged = damaged_file(self.catalog, name, manifests=SAMPLE, data=False)
         if damaged is not None:
             if name not in self.logs:  # their own check reports these, and can repair them
-                error = TableDamaged(name, damaged.path, damaged.cause)
-                yield Finding(TABLES, "error", error.problem, error.remedy)
+                yield Finding(TABLES, "error", damaged.problem, damaged.remedy)
             return
         table = iceberg.load(self.catalog, name)
 
@@ -464,12 +456,12 @@ class _Home:
             what = f"starts {name} again and forgets all logged sessions: targets keep their state in their tables"
             if damaged.partition is not None:
                 what = f"forgets the logged sessions of {damaged.partition}: the target keeps its state in its table"
-            error = TableDamaged(name, damaged.path, damaged.cause, repair=what)
+            error = TableDamaged(name, damaged.file, damaged.cause, repair=what)
             yield Finding(LOG, "error", error.problem, error.remedy, Repair(what, partial(self._forget, name, damaged)))
         if sound:
             yield Finding(LOG, "ok", f"{' and '.join(self.logs)} can be read.")
 
-    def _forget(self, name: str, damaged: DamagedFile) -> None:
+    def _forget(self, name: str, damaged: TableDamaged) -> None:
         """Forget the process of a damaged data file, or all processes if another file of the log table is damaged.
 
         Whole files go, by metadata alone, and stay in the folder, so that they can be restored. The damaged table comes

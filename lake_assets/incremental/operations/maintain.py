@@ -258,7 +258,11 @@ def unneeded_files(
     present = inventory(table.io, table.metadata)
     released: set[str] = set()
     manifests = set[str]() if former is None else set(present.manifests)
-    for version in [former] if former is not None else _logged_versions(table):
+    versions = [] if former is None else [former]
+    for entry in table.metadata.metadata_log if former is None else ():
+        with suppress(FileNotFoundError):
+            versions.append(FromInputFile.table_metadata(table.io.new_input(entry.metadata_file)))
+    for version in versions:
         found = inventory(table.io, version, former=True, known=manifests)
         released |= found.paths
         manifests |= found.manifests
@@ -286,12 +290,6 @@ def _listed(catalog: Catalog, name: str) -> tuple[Table, list[ListedFile]]:
     before = iceberg.load(catalog, name)
     listed = list(list_files(before.io, before.location()))
     return iceberg.load(catalog, name), listed
-
-
-def _logged_versions(table: Table) -> Iterator[TableMetadata]:
-    for entry in table.metadata.metadata_log:
-        with suppress(FileNotFoundError):
-            yield FromInputFile.table_metadata(table.io.new_input(entry.metadata_file))
 
 
 def former_tables(table: Table, listed: Iterable[ListedFile] | None = None) -> dict[str, str]:
@@ -427,6 +425,7 @@ def snapshots_to_expire(
     return [each for each in parents if each not in kept]
 
 
+@iceberg.retrying().wraps
 def expire(catalog: Catalog, name: str, choose: Callable[[Table], Iterable[int]]) -> tuple[TableMetadata, int]:
     """Expire snapshots of a table, except the heads of branches and tags. Their files stay.
 
@@ -436,21 +435,18 @@ def expire(catalog: Catalog, name: str, choose: Callable[[Table], Iterable[int]]
     Returns:
         The version of the table before, and how many snapshots were expired.
     """
-    for attempt in iceberg.retrying():
-        with attempt:
-            table = iceberg.load(catalog, name)
-            heads = {ref: found.snapshot_id for ref, found in table.metadata.refs.items()}
-            ids = [each for each in choose(table) if each not in heads.values()]
-            if ids:
-                # A catalog would remove a branch together with a snapshot that it was moved to meanwhile.
-                required: list[TableRequirement] = [AssertTableUUID(uuid=table.metadata.table_uuid)]
-                for ref in {"main", publish.TAG, *heads}:
-                    required.append(AssertRefSnapshotId(ref=ref, snapshot_id=heads.get(ref)))  # type: ignore[call-arg]
-                update = RemoveSnapshotsUpdate(snapshot_ids=ids)  # type: ignore[call-arg]
-                after = catalog.commit_table(table, tuple(required), (update,)).metadata
-                Catalog._delete_old_metadata(table.io, table.metadata, after)
-            return table.metadata, len(ids)
-    raise AssertionError("unreachable: the last attempt returns or raises")
+    table = iceberg.load(catalog, name)
+    heads = {ref: found.snapshot_id for ref, found in table.metadata.refs.items()}
+    ids = [each for each in choose(table) if each not in heads.values()]
+    if ids:
+        # A catalog would remove a branch together with a snapshot that it was moved to meanwhile.
+        required: list[TableRequirement] = [AssertTableUUID(uuid=table.metadata.table_uuid)]
+        for ref in {"main", publish.TAG, *heads}:
+            required.append(AssertRefSnapshotId(ref=ref, snapshot_id=heads.get(ref)))  # type: ignore[call-arg]
+        update = RemoveSnapshotsUpdate(snapshot_ids=ids)  # type: ignore[call-arg]
+        after = catalog.commit_table(table, tuple(required), (update,)).metadata
+        Catalog._delete_old_metadata(table.io, table.metadata, after)
+    return table.metadata, len(ids)
 
 
 # What an erasure needs besides
@@ -492,6 +488,7 @@ def head_has_delete_files(table: Table) -> bool:
     return any(manifest.content is ManifestContent.DELETES for manifest in _head_manifests(table))
 
 
+@iceberg.retrying().wraps
 def drop_deleted_entries(catalog: Catalog, name: str) -> bool:
     """Remove the entries of deleted files from the manifests of the head, because they contain the files' bounds.
 
@@ -500,15 +497,12 @@ def drop_deleted_entries(catalog: Catalog, name: str) -> bool:
     Returns:
         Whether there were such entries.
     """
-    for attempt in iceberg.retrying():
-        with attempt:
-            table = iceberg.load(catalog, name)
-            if not any(map(_has_deleted_entries, _head_manifests(table))):
-                return False
-            with table.transaction() as transaction:
-                _DropDeletedEntries(Operation.REPLACE, transaction, table.io).commit()
-            return True
-    raise AssertionError("unreachable: the last attempt returns or raises")
+    table = iceberg.load(catalog, name)
+    if not any(map(_has_deleted_entries, _head_manifests(table))):
+        return False
+    with table.transaction() as transaction:
+        _DropDeletedEntries(Operation.REPLACE, transaction, table.io).commit()
+    return True
 
 
 class _DropDeletedEntries(_FastAppendFiles):

@@ -79,7 +79,7 @@ def test_the_process_of_a_damaged_row_is_known_and_other_processes_go_on(log: Se
     Path(bare_path(path)).write_bytes(b"PAR1")
     found = damaged_file(log.catalog, SESSION)
     assert found is not None
-    assert (found.path, found.partition) == (path, "core.fact")
+    assert (found.file, found.partition) == (path, "core.fact")
     assert len(log.history("core.other")) == 1
     assert damaged_file(log.catalog, SESSION, data=False) is None
 
