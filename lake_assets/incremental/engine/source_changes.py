@@ -385,16 +385,17 @@ def changes(
     last_hours = [snapshot.hours[-1][1] for snapshot in snapshots if snapshot.hours]
     if since is not None and since.last_hour is not None:
         last_hours.append(since.last_hour)
-    mark = Watermark(name, uuid, None, complete_through=seen.complete_through, last_hour=max(last_hours, default=None))
-    if head is not None:
-        totals = [summary_of(head).get(each) for each in TOTALS]
-        mark = replace(
-            mark,
-            snapshot_id=head.snapshot_id,
-            sequence_number=head.sequence_number or 0,
-            timestamp_ms=head.timestamp_ms,
-            totals=None if None in totals else Totals(*(int(each or 0) for each in totals)),
-        )
+    totals = [summary_of(head).get(each) for each in TOTALS] if head else [None]
+    mark = Watermark(
+        name,
+        uuid,
+        seen.snapshot_id,
+        sequence_number=head.sequence_number or 0 if head else 0,
+        timestamp_ms=head.timestamp_ms if head else 0,
+        complete_through=seen.complete_through,
+        totals=None if None in totals else Totals(*(int(each or 0) for each in totals)),
+        last_hour=max(last_hours, default=None),
+    )
     expired = since is not None and since.snapshot_id is not None and since.snapshot_id not in reader.by_id
     found = SourceChanges(name, source.time_column, since, mark, how, tuple(snapshots), expired)
     return replace(found, earlier=earlier_versions(reader, source, found)) if source.has_versions else found

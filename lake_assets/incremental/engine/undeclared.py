@@ -190,8 +190,8 @@ def _time_partition(table: Table) -> tuple[str, Grain] | None:
 # Sources
 
 
-def _sources(catalog: Catalog, pipeline: Pipeline, text: str) -> list[Source]:
-    """Return the sources that a job names: see `Named.src_tables`."""
+def _sources(catalog: Catalog, pipeline: Pipeline, text: str, columns: Mapping[str, str] = {}) -> list[Source]:
+    """Return the sources that a job names: see `Named.src_tables`. columns: Source → time column, if none is named."""
     known = {raw.table for raw in pipeline.raw} | {target.table for target in pipeline.targets} | table_names(catalog)
     found: list[Source] = []
     for part in text.split(","):
@@ -204,7 +204,7 @@ def _sources(catalog: Catalog, pipeline: Pipeline, text: str) -> list[Source]:
         table = _only(name, known, "--src-tables")
         if table in [source.table for source in found]:
             raise UsageError(f"--src-tables names {table} twice.", remedy="Name each source once.")
-        found.append(Source(table, _time_column(catalog, pipeline, table, column or None)))
+        found.append(Source(table, _time_column(catalog, pipeline, table, column or columns.get(table))))
     return found
 
 
@@ -249,10 +249,8 @@ def _check_agrees(catalog: Catalog, pipeline: Pipeline, target: Target, named: N
     if named.src_tables is None:
         return
     declared = {source.table: source.time_column for source in target.sources}
-    found = {}
-    for source, part in zip(_sources(catalog, pipeline, named.src_tables), named.src_tables.split(","), strict=True):
-        found[source.table] = source.time_column if "|" in part else declared.get(source.table)
-    if found != declared:
+    sources = _sources(catalog, pipeline, named.src_tables, declared)
+    if {source.table: source.time_column for source in sources} != declared:
         in_words = ",".join(f"{table}|{column}" for table, column in declared.items())
         raise UsageError(
             f"--src-tables is {named.src_tables!r}, but {target.table} is declared with {in_words!r}.", remedy=remedy
