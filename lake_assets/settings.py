@@ -161,6 +161,12 @@ class Settings(BaseSettings):
     keep_snapshots: int = Field(
         default=10, description="number of newest snapshots of a table that are kept, regardless of their age", ge=1
     )
+    most_snapshots: int = Field(
+        default=100,
+        description="number of newest snapshots that sessions keep of a target and of its raw tables, however young the "
+        "others are, besides those that watermarks need",
+        ge=10,
+    )
     orphan_hours: int = Field(default=72, description="age in hours at which unreferenced files are removed", ge=24)
     max_runs: int | None = Field(
         default=None, description="runs of Dagster at once; default: 1 to 4, as memory and processors allow", ge=1

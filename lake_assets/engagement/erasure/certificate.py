@@ -20,6 +20,7 @@ from lake_assets.engagement.erasure.mentions import MatchersByOrg, decoded_text,
 from lake_assets.engagement.model.kafka_topic import KafkaTopic
 from lake_assets.engagement.model.lake import STREAMS, EngagementLake
 from lake_assets.engagement.model.table_schemas import ENGAGEMENT
+from lake_assets.incremental.engine.retention import list_files, read_bytes
 from lake_assets.incremental.erasure.certificate import (
     Certificate,
     FileFacts,
@@ -30,7 +31,6 @@ from lake_assets.incremental.erasure.certificate import (
     matcher_for,
     search_sources,
 )
-from lake_assets.incremental.operations.maintain import list_files, read_bytes
 
 ORG_FOLDER = "org_id="
 NO_ORG = "__HIVE_DEFAULT_PARTITION__"

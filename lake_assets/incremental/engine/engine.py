@@ -10,6 +10,7 @@ import json
 import re
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
@@ -58,6 +59,7 @@ from lake_assets.incremental.engine.state import (
     read_state,
     source_range,
 )
+from lake_assets.settings import settings
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -89,6 +91,9 @@ MAX_OVERTAKEN = 20
 
 OVERTAKEN_SECONDS = 0.2
 """Pause after a session was overtaken; it grows by as much each time in a row."""
+
+SHORTENED_EVERY = 50
+"""Number of sessions of a target after which the histories of its tables are shortened."""
 
 OVERTAKEN = (PublishConflict, CommitFailedException)
 """Errors of a session that another process has overtaken."""
@@ -290,11 +295,25 @@ class Engine:
             session.seconds["plan"] = time.perf_counter() - began
             reach("after-planned")
             try:
-                return session.run()
+                report = session.run()
             except PublishConflict:
                 conflicts += 1
                 if conflicts == MAX_ATTEMPTS:
                     raise
+                continue
+            if (state.highest + 1) % SHORTENED_EVERY == 0:
+                self._shorten_histories(target)
+            return report
+
+    def _shorten_histories(self, target: Target) -> None:
+        """Expire old snapshots of a target, and of the raw tables of this project that it reads."""
+        from lake_assets.incremental.engine.retention import shorten
+
+        raw = [self.pipeline.raw_table(source.table) for source in target.sources]
+        self.log.flush()  # what its sessions refer to stays
+        for name in (target.table, *(each.table for each in raw if each is not None and not each.exists_already)):
+            with suppress(CommitFailedException, OSError):  # maintenance does it, too
+                shorten(self.catalog, name, newest=settings().most_snapshots)
 
     def _prepare(self, target: Target, state: State) -> bool:
         """Create the tables before the first session, and delete stray rows of others; return whether it did any."""

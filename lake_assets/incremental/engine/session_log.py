@@ -238,7 +238,7 @@ class SessionLog:
             return
         self._unwritten.append((record, state))
         if not self._is_batch:
-            self._flush()
+            self.flush()
 
     @contextmanager
     def batch(self) -> Iterator[None]:
@@ -248,15 +248,15 @@ class SessionLog:
             yield
         finally:
             self._is_batch = False
-            self._flush()
+            self.flush()
 
     def complete(self, state: State) -> None:
         """Write the session of a state, if the process that committed it died before it had."""
-        self._flush(state.process)
+        self.flush(state.process)
         if state.n and state.log and self._newest(self.watermarks, state.process) < state.n:
             self.add(record_of(state), state)
 
-    def _flush(self, process: str | None = None) -> None:
+    def flush(self, process: str | None = None) -> None:
         """Write what is not written yet; if a target is named, only if there is a session of it."""
         if process is None or any(state.process == process for _, state in self._unwritten):
             written, self._unwritten = self._unwritten, []
@@ -346,7 +346,7 @@ class SessionLog:
         Raises:
             TableDamaged: A file of the log cannot be read.
         """
-        self._flush(process)
+        self.flush(process)
         last = self._newest(self.sessions, process)
         span = last if newest is None else newest * MOVES
         while True:
@@ -362,7 +362,7 @@ class SessionLog:
         Raises:
             TableDamaged: A file of the log cannot be read.
         """
-        self._flush(process)
+        self.flush(process)
         columns = ("session_id", "revision", "state", "started_at", "built_hours")
         sessions = self._sessions(process, GreaterThan("revision", 0), columns)  # type: ignore[call-arg, arg-type]
         built = {row["revision"] for row in sessions if hour_key(hour) in json.loads(row["built_hours"])}

@@ -14,8 +14,8 @@ from pyiceberg.io import FileIO, load_file_io
 
 from lake_assets.base.id_matcher import IdMatcher
 from lake_assets.errors import UsageError
+from lake_assets.incremental.engine.retention import ListedFile, bare_path, list_files
 from lake_assets.incremental.erasure.file_search import RowFilter, search_file
-from lake_assets.incremental.operations.maintain import ListedFile, bare_path, list_files
 
 Kind = Literal[
     "data",

@@ -33,9 +33,9 @@ from lake_assets.incremental.engine.catch_up import catch_up
 from lake_assets.incremental.engine.columns import at_present, subject_columns
 from lake_assets.incremental.engine.erasures import DROPPED, Erasure, delete_rows, holders, holds
 from lake_assets.incremental.engine.model import NoSession
+from lake_assets.incremental.engine.retention import drop_deleted_entries, head_has_delete_files
 from lake_assets.incremental.erasure.history import Removed, remove_history, remove_strays
 from lake_assets.incremental.erasure.redaction import delete_quarantined_rows, redact_audit_samples
-from lake_assets.incremental.operations.maintain import drop_deleted_entries, head_has_delete_files
 
 if TYPE_CHECKING:
     from lake_assets.incremental.engine.engine import Engine

@@ -21,7 +21,7 @@ from pyarrow import types
 from pyiceberg.io import FileIO
 
 from lake_assets.base.id_matcher import IdMatcher
-from lake_assets.incremental.operations.maintain import read_bytes
+from lake_assets.incremental.engine.retention import read_bytes
 
 _BATCH_ROWS = 65_536
 

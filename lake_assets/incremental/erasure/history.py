@@ -15,8 +15,7 @@ from lake_assets.base.id_matcher import IdMatcher
 from lake_assets.errors import ErasureStopped
 from lake_assets.incremental.engine import iceberg, publish
 from lake_assets.incremental.engine.iceberg import QUARANTINE, session_table
-from lake_assets.incremental.erasure.file_search import search_file
-from lake_assets.incremental.operations.maintain import (
+from lake_assets.incremental.engine.retention import (
     SnapshotReferences,
     drop_deleted_entries,
     expire,
@@ -26,6 +25,7 @@ from lake_assets.incremental.operations.maintain import (
     remove_unreferenced_files,
     unreferenced_files,
 )
+from lake_assets.incremental.erasure.file_search import search_file
 
 
 def _log_tables(catalog: Catalog) -> tuple[str, str]:

@@ -12,6 +12,7 @@ from pyiceberg.table import Table
 
 from lake_assets.incremental.engine import publish
 from lake_assets.incremental.engine.iceberg import entries
+from lake_assets.incremental.engine.retention import bare_path
 from lake_assets.incremental.erasure.certificate import (
     Certificate,
     FileFacts,
@@ -22,7 +23,6 @@ from lake_assets.incremental.erasure.certificate import (
     matcher_for,
     search_sources,
 )
-from lake_assets.incremental.operations.maintain import bare_path
 
 
 def certify(

@@ -56,17 +56,17 @@ from lake_assets.incremental.engine.columns import declared_columns, differences
 from lake_assets.incremental.engine.engine import Engine
 from lake_assets.incremental.engine.iceberg import QUARANTINE, damaged_file
 from lake_assets.incremental.engine.readable import check_files
-from lake_assets.incremental.engine.session_log import LOG_PROPERTIES, create_tables
-from lake_assets.incremental.engine.state import State, number_of
-from lake_assets.incremental.operations.freshness import target_problems
-from lake_assets.incremental.operations.maintain import (
+from lake_assets.incremental.engine.retention import (
     SnapshotReferences,
-    engine_tables,
     expire,
     former_tables,
     list_files,
     read_references,
 )
+from lake_assets.incremental.engine.session_log import LOG_PROPERTIES, create_tables
+from lake_assets.incremental.engine.state import State, number_of
+from lake_assets.incremental.operations.freshness import target_problems
+from lake_assets.incremental.operations.maintain import engine_tables
 from lake_assets.settings import Settings
 
 CATALOG, TABLES, LOG = "catalog", "tables", "session log"

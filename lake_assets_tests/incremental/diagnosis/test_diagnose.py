@@ -16,9 +16,9 @@ from lake_assets.incremental.engine import iceberg
 from lake_assets.incremental.engine.engine import Engine
 from lake_assets.incremental.engine.iceberg import HIGH_WATERMARK, SESSION
 from lake_assets.incremental.engine.model import NoSession, OpenedSession
+from lake_assets.incremental.engine.retention import bare_path
 from lake_assets.incremental.engine.state import State
 from lake_assets.incremental.operations.doctor import diagnose_lake
-from lake_assets.incremental.operations.maintain import bare_path
 from lake_assets_tests.incremental.clicks import (
     CLICKS,
     START,

@@ -23,12 +23,12 @@ from lake_assets.incremental.engine.engine import Engine
 from lake_assets.incremental.engine.erasures import KEY_FILE, Erasures, create_table, erasure_key
 from lake_assets.incremental.engine.iceberg import SESSION
 from lake_assets.incremental.engine.model import AuditResult, SessionPlan
+from lake_assets.incremental.engine.retention import bare_path, inventory, list_files
 from lake_assets.incremental.engine.session_log import KEEP_SNAPSHOTS, MERGE_FILES, SessionRecord
 from lake_assets.incremental.erasure.certificate import Certificate
 from lake_assets.incremental.erasure.erase import _check_refs, erase, sweep
 from lake_assets.incremental.erasure.redaction import ERASED
 from lake_assets.incremental.erasure.table_files import certify
-from lake_assets.incremental.operations.maintain import bare_path, inventory, list_files
 from lake_assets.membership import PIPELINE
 from lake_assets_tests.incremental.crash_matrix import die
 from lake_assets_tests.incremental.erasing_child import erase_account

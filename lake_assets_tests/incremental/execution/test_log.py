@@ -34,6 +34,7 @@ from lake_assets.incremental.engine.model import (
     SourceRange,
     Waiting,
 )
+from lake_assets.incremental.engine.retention import read_references
 from lake_assets.incremental.engine.session_log import (
     EXTERNAL_RUN,
     FORMAT_PROPERTY,
@@ -48,7 +49,6 @@ from lake_assets.incremental.engine.session_log import (
 from lake_assets.incremental.engine.session_log import record_of as told_by
 from lake_assets.incremental.engine.source_changes import Totals, Watermark
 from lake_assets.incremental.engine.state import State
-from lake_assets.incremental.operations.maintain import read_references
 from lake_assets_tests.incremental.clicks import CLICKS, at, click_fact, land_clicks
 from lake_assets_tests.incremental.planning.test_session import PLAN, STORED_AUDITS, STORED_PLAN
 

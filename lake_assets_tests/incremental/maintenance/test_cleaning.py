@@ -11,7 +11,7 @@ import pytest
 
 from lake_assets.incremental.engine import iceberg
 from lake_assets.incremental.engine.erasures import delete_rows, holds
-from lake_assets.incremental.operations.maintain import (
+from lake_assets.incremental.engine.retention import (
     bare_path,
     drop_deleted_entries,
     expire,

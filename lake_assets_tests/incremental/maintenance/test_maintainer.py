@@ -15,8 +15,9 @@ from lake_assets.demo.membership_simulator import Arrival, Population, Simulatio
 from lake_assets.errors import UsageError
 from lake_assets.incremental.engine import iceberg
 from lake_assets.incremental.engine.engine import Engine, utc_now
+from lake_assets.incremental.engine.retention import bare_path
 from lake_assets.incremental.engine.source_changes import changes
-from lake_assets.incremental.operations.maintain import Maintainer, Policy, bare_path, engine_tables, tables_of
+from lake_assets.incremental.operations.maintain import Maintainer, Policy, engine_tables, tables_of
 from lake_assets.membership import PIPELINE
 from lake_assets_tests.incremental.clicks import CLICKS, land_clicks
 from lake_assets_tests.incremental.crash_matrix import die

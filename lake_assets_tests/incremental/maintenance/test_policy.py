@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pyiceberg.table.snapshots import Snapshot
 
-from lake_assets.incremental.operations.maintain import snapshots_to_expire
+from lake_assets.incremental.engine.retention import snapshots_to_expire
 
 
 @st.composite

@@ -10,7 +10,7 @@ import pytest
 from lake_assets.incremental.engine import iceberg, publish
 from lake_assets.incremental.engine.engine import Engine
 from lake_assets.incremental.engine.model import Committed, Waiting
-from lake_assets.incremental.operations.maintain import inventory, read_references
+from lake_assets.incremental.engine.retention import inventory, read_references
 from lake_assets_tests.incremental.clicks import CLICKS, at, click_fact, land_clicks
 from lake_assets_tests.incremental.committing import commit
 

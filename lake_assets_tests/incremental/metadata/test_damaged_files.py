@@ -11,8 +11,8 @@ import pytest
 from lake_assets.errors import TableDamaged
 from lake_assets.incremental.engine import iceberg, session_log
 from lake_assets.incremental.engine.iceberg import SESSION, damaged_file
+from lake_assets.incremental.engine.retention import bare_path
 from lake_assets.incremental.engine.session_log import SessionLog
-from lake_assets.incremental.operations.maintain import bare_path
 from lake_assets_tests.incremental.execution.test_log import FACT, log_on, write
 
 if TYPE_CHECKING:
