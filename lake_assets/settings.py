@@ -156,7 +156,7 @@ class Settings(BaseSettings):
         ge=0,
     )
     retain_hours: int = Field(
-        default=72, description="snapshots younger than this number of hours are always kept", ge=0
+        default=72, description="maintenance keeps snapshots younger than this number of hours", ge=0
     )
     keep_snapshots: int = Field(
         default=10, description="number of newest snapshots of a table that are kept, regardless of their age", ge=1
