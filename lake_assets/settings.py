@@ -163,8 +163,8 @@ class Settings(BaseSettings):
     )
     most_snapshots: int = Field(
         default=100,
-        description="number of newest snapshots that sessions keep of a target and of its raw tables, however young the "
-        "others are, besides those that watermarks need",
+        description="number of newest snapshots that sessions keep of a target and of its raw tables, however young "
+        "the others are, besides those that watermarks need",
         ge=10,
     )
     orphan_hours: int = Field(default=72, description="age in hours at which unreferenced files are removed", ge=24)
