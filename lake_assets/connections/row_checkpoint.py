@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 from weakref import WeakKeyDictionary
 
+from pyspark import StorageLevel
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql.connect.dataframe import DataFrame as ConnectDataFrame
 from pyspark.sql.connect.plan import CachedRemoteRelation, RemoveRemoteCachedRelation
@@ -25,7 +26,8 @@ def checkpoint_rows(rows: DataFrame) -> DataFrame:
     `persist` is not used: Spark's cache is shared by all sessions of a server, outlives a run that died, and is
     computed again whenever a source table is written to. Once that table's snapshot has expired, the write would fail.
     """
-    kept: Any = rows.localCheckpoint()
+    # Of many rows, the garbage collector would follow each one if they were kept as objects, which is the default.
+    kept: Any = rows.localCheckpoint(storageLevel=StorageLevel.MEMORY_AND_DISK)
     relation = getattr(kept, "_plan", None)
     if isinstance(relation, CachedRemoteRelation):
         # By default its finalizer releases it on the server, and waits for the answer. If garbage collection runs in

@@ -551,6 +551,8 @@ FIRST_PARTITION_FIELD_ID = 1000
 _COMMON = {
     "format-version": "2",
     "write.parquet.compression-codec": "zstd",
+    # A writer of Parquet allocates a page. By default that is a megabyte, which each hour would cost.
+    "write.parquet.page-size-bytes": "131072",
     # Planning reads the untruncated bounds of every column.
     "write.metadata.metrics.default": "full",
     # Spark does this by default. Without it pyiceberg adds a manifest for every append, and planning reads them all.

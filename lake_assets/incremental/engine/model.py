@@ -23,7 +23,7 @@ from lake_assets.errors import ConfigurationError
 from lake_assets.incremental.declaration import Defer, Mode, Sequential, Stateful, Stateless
 from lake_assets.incremental.engine.source_changes import SourceChanges, Totals
 
-MAX_HOURS = 2_000
+MAX_HOURS = 10_000
 """Most hours that a session of any mode builds, in whole partitions. Each hour is a data file with its statistics, a
 record of the session and an event of Dagster, so a session costs by its hours even if they have a row each."""
 
