@@ -33,7 +33,7 @@ _INT_BITS = {"int": 32, "long": 64}
 _GREATEST_FLOAT = (2 - 2**-23) * 2.0**127
 _EXACT = Context(prec=60)  # more than the 38 digits of the longest decimal
 _EPOCH = datetime(1970, 1, 1)  # noqa: DTZ001  the zone is the column's
-_NANOSECONDS = {"s": 1_000_000_000, "ms": 1_000_000, "us": 1_000, "ns": 1}
+_NANOSECONDS = {"days": 86_400_000_000_000, "s": 1_000_000_000, "ms": 1_000_000, "us": 1_000, "ns": 1}
 
 Cast = Callable[[Any], Any]
 """Returns the value that a column stores. Raises `Refused`. It is never called with None, which is null for each type.
@@ -112,7 +112,7 @@ def time_of(number: int, unit: str, zone: str | None) -> datetime:
 
     Args:
         number: Since 1970, in the unit.
-        unit: `s`, `ms`, `us` or `ns`.
+        unit: `days`, `s`, `ms`, `us` or `ns`.
         zone: Of the column.
 
     Raises:
@@ -120,7 +120,7 @@ def time_of(number: int, unit: str, zone: str | None) -> datetime:
     """
     microseconds, finer = divmod(number * _NANOSECONDS[unit], 1000)
     if finer:
-        raise _too_fine()
+        raise too_fine()
     try:
         found = _EPOCH + timedelta(microseconds=microseconds)
     except OverflowError:
@@ -130,6 +130,11 @@ def time_of(number: int, unit: str, zone: str | None) -> datetime:
             "Check the unit of the column: seconds may have been written as milliseconds.",
         ) from None
     return found if zone is None else found.replace(tzinfo=UTC)
+
+
+def too_fine() -> Refused:
+    """Return why a time of nanoseconds is refused."""
+    return Refused("is finer than a microsecond, which no table can hold", "Cut or round it where it is made.")
 
 
 def time_text(number: int, unit: str) -> str:
@@ -298,7 +303,7 @@ def _time(value: Any) -> datetime:
         raise Refused("is no time", ZONE_REMEDY)
     fraction = found["fraction"] or ""
     if fraction[6:].strip("0"):
-        raise _too_fine()
+        raise too_fine()
     zone = {"Z": "+00:00", "UTC": "+00:00"}.get((found["zone"] or "").upper(), found["zone"] or "")
     micros = f".{fraction[:6]:0<6}" if fraction else ""
     clock = found["clock"] if len(found["clock"]) == 8 else f"{found['clock']}:00"
@@ -306,10 +311,6 @@ def _time(value: Any) -> datetime:
         return datetime.fromisoformat(f"{found['day']}T{clock}{micros}{zone}")
     except ValueError:
         raise Refused("is a time that does not exist", "Correct the time.") from None
-
-
-def _too_fine() -> Refused:
-    return Refused("is finer than a microsecond, which no table can hold", "Cut or round it where it is made.")
 
 
 def _unique(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:

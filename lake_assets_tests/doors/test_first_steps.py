@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from decimal import Decimal
+from typing import Any
 
 from lake_assets_tests.doors.lake_door import LakeDoor
 
@@ -50,3 +51,25 @@ def test_the_table_of_the_readme(lake: LakeDoor) -> None:
     lake.land("raw.payments", LATE)
     lake("catch-up")
     assert lake.values("core.payment_fact", "payment_id") == ["p1", "p3", "p4"]
+
+
+def test_rows_that_land_twice_count_once_whatever_the_key_and_time_of_the_target(lake: LakeDoor) -> None:
+    payment_fact: dict[str, Any] = dict(PAYMENT_FACT)
+    source = payment_fact["sources"][0]
+    queries = {
+        "by_account": ("account_id, payment_id, event_ts AS paid_at", ["account_id", "payment_id"]),
+        "by_name": ("concat('p-', payment_id) AS name, event_ts AS paid_at", "name"),
+        "by_hour": ("payment_id, date_trunc('hour', event_ts) AS paid_at", "payment_id"),
+        "by_part": ("payment_id, explode(array(1, 2)) AS part, event_ts AS paid_at", ["payment_id", "part"]),
+    }
+    for name, (columns, key) in queries.items():
+        found = {**payment_fact, "table": f"core.{name}", "sql": f"SELECT {columns} FROM payments", "key": key}
+        lake.declare({**found, "sources": [source], "audits": []})
+        source = {name: value for name, value in source.items() if name != "columns"}
+    lake("init")
+    for number in (0, 1):
+        lake.land("raw.payments", PAYMENTS if number == 0 else PAYMENTS + LATE.partition("\n")[2])
+        lake("catch-up")
+        for name in queries:
+            assert len(lake.rows(f"core.{name}")) == (2 + number) * (1 + (name == "by_part")), name
+    lake("verify", LAKE_VERIFY_HOURS="10")

@@ -304,8 +304,8 @@ def test_the_order_of_additions_is_no_difference(lake: LakeDoor) -> None:
     assert lake.rows("core.balance_by_hour") == before
     assert "equal" in lake("verify", "balance_by_hour")
 
-    # A value that differs is one.
-    changed = [{**row, "amount": 100.0} if row["move_id"] == "m1" else row for row in rows]
+    # A value that differs is one, also in the eleventh digit of a sum.
+    changed = [{**row, "amount": amounts[5] + 0.05} if row["move_id"] == "m1" else row for row in rows]
     lake.table("prod.moves").overwrite(pa.Table.from_pylist(changed, schema=schema))
     lake("catch-up")
     assert lake.rows("core.balance_by_hour") != before

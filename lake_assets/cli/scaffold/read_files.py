@@ -1,24 +1,34 @@
 """The rows of files as other programs write them: CSV, JSON lines and Parquet, in batches, each value cast strictly.
 
 Opening a file checks its columns. Reading it holds a few batches in memory, however long the file is, and raises
-`UsageError` with the file, the row and the value at the first value that its column cannot hold. DuckDB reads CSV and
-JSON, pyarrow reads Parquet; neither decides what a value is: `base.values` does.
+`UsageError` with the file, the row and the value at the first value that its column cannot hold. `csv_rows` reads CSV,
+DuckDB JSON, and pyarrow Parquet; none of them decides what a value is: `base.values` does.
 """
 
 from __future__ import annotations
 
-import csv
-import gzip
 import re
 import shlex
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import repeat
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TextIO
+from typing import TYPE_CHECKING, Any
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
-from lake_assets.base.values import NO_ZONE, Cast, Refused, cast, json_object, shown, time_of, time_text
+from lake_assets.base.values import (
+    NO_ZONE,
+    Cast,
+    Refused,
+    cast,
+    json_object,
+    shown,
+    time_of,
+    time_text,
+    too_fine,
+)
+from lake_assets.cli.scaffold.csv_rows import LONGEST_ROW, Cells, CsvFile
 from lake_assets.errors import UsageError
 from lake_assets.errors.texts import first_line
 
@@ -26,13 +36,22 @@ if TYPE_CHECKING:
     import duckdb
     import pyarrow as pa
 
-LONGEST_ROW = 16 << 20
-"""Bytes of the longest row of CSV or JSON. The memory that DuckDB needs is about twenty times as much."""
-
 _READER_MEMORY = "600MB"
 _BATCH_ROWS = 10_000
+_BATCH_CHARACTERS = 8 << 20
+_FOREIGN = {
+    b"PK\x03\x04": "a zip archive or a workbook",
+    b"\x1f\x8b": "packed by gzip, which its name does not say",
+    b"BZh9": "packed by bzip2",
+    b"\x28\xb5\x2f\xfd": "packed by zstd",
+    b"\xfd7zX": "packed by xz",
+    b"Obj\x01": "Avro",
+    b"\xff\xfe": "in UTF-16",
+    b"\xfe\xff": "in UTF-16",
+}
+"""First bytes of files that are neither CSV nor JSON in UTF-8."""
+
 _DELIMITERS = (",", ";", "\t", "|")
-_DIALECT_REMEDY = "Correct the line, or name how the file is written: --delimiter, --quote and --escape."
 
 Batches = Callable[[], Iterator["pa.RecordBatch"]]
 
@@ -112,13 +131,16 @@ def open_file(file: Path, kinds: Mapping[str, str], schema: pa.Schema, dialect: 
             ignored.
     """
     suffixes = [suffix.lower() for suffix in file.suffixes]
-    last = suffixes[-2:-1] if suffixes[-1:] == [".gz"] else suffixes[-1:]
-    try:
-        with file.open("rb") as opened:
-            is_parquet = opened.read(4) == b"PAR1"
-    except OSError as error:
-        raise UsageError(f"{file} cannot be read: {error.strerror}.", remedy="Correct the name of the file.") from error
-    if is_parquet or last == [".parquet"]:
+    is_packed = suffixes[-1:] == [".gz"]
+    last = suffixes[-2:-1] if is_packed else suffixes[-1:]
+    first_bytes = _first_bytes(file)
+    for sign, what in _FOREIGN.items():
+        if first_bytes.startswith(sign) and not is_packed:
+            raise UsageError(
+                f"{file} is {what}.",
+                remedy="Write it as CSV or JSON in UTF-8, which may be packed by gzip and end in .gz, or as Parquet.",
+            )
+    if first_bytes == b"PAR1" or last == [".parquet"]:
         return _open_parquet(file, kinds, schema, dialect)
     for column, kind in kinds.items():
         if cast(kind) is None:
@@ -129,6 +151,19 @@ def open_file(file: Path, kinds: Mapping[str, str], schema: pa.Schema, dialect: 
     if last and last[0] in (".json", ".jsonl", ".ndjson"):
         return OpenFile(f"{file.name}: JSON", partial(_json_batches, file, kinds, schema, dialect))
     return _open_csv(file, kinds, schema, dialect)
+
+
+def _first_bytes(file: Path) -> bytes:
+    try:
+        if file.exists() and not file.is_file():  # a pipe would be empty when it is read the second time
+            raise UsageError(
+                f"{file} is a {'folder' if file.is_dir() else 'pipe'}, and no file.",
+                remedy="Name files, such as by *.csv. Write what a program prints to a file first.",
+            )
+        with file.open("rb") as opened:
+            return opened.read(4)
+    except OSError as error:
+        raise UsageError(f"{file} cannot be read: {error.strerror}.", remedy="Correct the name of the file.") from error
 
 
 def _check_columns(
@@ -177,137 +212,68 @@ def _name(column: str) -> str:
 # CSV
 
 
-@dataclass(frozen=True)
-class _CsvFile:
-    path: Path
-    names: Sequence[str]
-    delimiter: str
-    quote: str
-    escape: str
-
-    @property
-    def relation(self) -> str:
-        """All cells as text: an empty one is null, an empty one in quotes is not."""
-        columns = ", ".join(f"'c{i}': 'VARCHAR'" for i in range(len(self.names)))
-        options = f"delim={_sql(self.delimiter)}, quote={_sql(self.quote)}, escape={_sql(self.escape)}"
-        return (
-            f"read_csv({_sql_path(self.path)}, columns={{{columns}}}, {options}, "
-            "auto_detect=false, header=true, skip=0, strict_mode=true, null_padding=false, "
-            f"nullstr='', allow_quoted_nulls=false, max_line_size={LONGEST_ROW}, buffer_size={LONGEST_ROW})"
-        )
-
-
 def _open_csv(file: Path, kinds: Mapping[str, str], schema: pa.Schema, dialect: Dialect) -> OpenFile:
-    candidates = (dialect.delimiter,) if dialect.delimiter else _DELIMITERS
-    headers = {sign: _header(file, sign, dialect.quote) for sign in candidates}
-    delimiter = max(headers, key=lambda sign: (len(kinds.keys() & set(map(_plain, headers[sign]))), len(headers[sign])))
-    names = headers[delimiter]
+    escape = dialect.escape or dialect.quote
+    candidates = [CsvFile(file, sign, dialect.quote, escape) for sign in dialect.delimiter or _DELIMITERS]
+    names, found = _best_header(candidates, kinds)
     columns = _check_columns(file, names, kinds, dialect.ignored)
-    found = _CsvFile(file, names, delimiter, dialect.quote, dialect.escape or dialect.quote)
     if dialect.escape is None and dialect.quote:
-        found = _with_escape(found)
+        found = found.with_escape()
     escape = "" if found.escape == found.quote else f", escape {found.escape!r}"
-    description = f"{file.name}: delimiter {delimiter!r}, quote {dialect.quote!r}{escape}, {len(names)} columns"
-    return OpenFile(description, partial(_csv_batches, found, columns, kinds, schema, dialect))
+    description = f"{file.name}: delimiter {found.delimiter!r}, quote {found.quote!r}{escape}, {len(names)} columns"
+    places = [names.index(columns[column]) for column in schema.names]
+    return OpenFile(description, partial(_csv_batches, found, places, kinds, schema, dialect))
 
 
-def _header(file: Path, delimiter: str, quote: str) -> list[str]:
-    quoting: Mapping[str, Any] = {"quotechar": quote} if quote else {"quoting": csv.QUOTE_NONE}
-    try:
-        with _text(file) as opened:
-            names = next(csv.reader(opened, delimiter=delimiter, **quoting), [])
-    except UnicodeDecodeError:
-        raise _not_utf8(file) from None
-    except (OSError, EOFError, csv.Error) as error:
-        raise UsageError(f"{file} has no header that can be read: {error}.", remedy=_DIALECT_REMEDY) from error
-    if not names:
-        raise UsageError(
-            f"{file} begins with an empty line." if file.stat().st_size else f"{file} is empty.",
-            remedy="The first line of a CSV file names its columns.",
-        )
-    return names
-
-
-def _text(file: Path) -> TextIO:
-    if file.suffix.lower() == ".gz":
-        return gzip.open(file, "rt", encoding="utf-8-sig", newline="")
-    return file.open(encoding="utf-8-sig", newline="")
-
-
-def _with_escape(found: _CsvFile) -> _CsvFile:
-    """Return the file as RFC 4180 has it; with backslashes before quotes, if it can be read only so."""
-    import duckdb
-
-    backslash = _CsvFile(found.path, found.names, found.delimiter, found.quote, "\\")
-    for candidate in (found, backslash):
+def _best_header(candidates: Sequence[CsvFile], kinds: Mapping[str, str]) -> tuple[list[str], CsvFile]:
+    """Return the header that has most of the declared columns, and of these the longest, with its file."""
+    headers, errors = [], []
+    for each in candidates:
         try:
-            with _connect() as database:
-                database.execute(f"SELECT count(*) FROM {candidate.relation}").fetchall()
-        except duckdb.Error:
+            names = each.header()
+        except UsageError as error:
+            errors.append(error)
             continue
-        return candidate
-    return found
+        known = len(kinds.keys() & {*names, *map(_plain, names)})
+        headers.append((known, len(names), names, each))
+    if not headers:
+        raise errors[0]
+    *_, names, found = max(headers, key=lambda header: header[:2])
+    return names, found
 
 
 def _csv_batches(
-    found: _CsvFile, names: Mapping[str, str], kinds: Mapping[str, str], schema: pa.Schema, dialect: Dialect
+    found: CsvFile, places: Sequence[int], kinds: Mapping[str, str], schema: pa.Schema, dialect: Dialect
 ) -> Iterator[pa.RecordBatch]:
     import pyarrow as pa
     import pyarrow.compute as pc
 
     casts = {name: cast(kind, text_only=True, zone=dialect.zone) for name, kind in kinds.items()}
-    cells = ", ".join(f"c{found.names.index(names[column])}" for column in schema.names)
     nulls = pa.array(dialect.nulls, pa.string())
     row = 0
-    for batch in _query(found, f"SELECT {cells} FROM {found.relation}"):
+    for rows in _parts(found.rows()):
         columns = []
-        for field, texts in zip(schema, batch.columns, strict=True):
+        for place, field in zip(places, schema, strict=True):
+            texts = pa.array([cells[place] for cells in rows], pa.large_string())
             given = pc.if_else(pc.is_in(texts, value_set=nulls), pa.scalar(None, texts.type), texts)
             where = _Where(found.path, row, field.name)
             columns.append(_cast_array(given, kinds[field.name], casts[field.name], field.type, where))
         yield pa.record_batch(columns, schema=schema)
-        row += batch.num_rows
+        row += len(rows)
 
 
-def _query(found: _CsvFile, query: str) -> Iterator[pa.RecordBatch]:
-    import duckdb
-    import pyarrow as pa
-
-    with _connect() as database:
-        try:
-            yield from database.sql(query).to_arrow_reader(_BATCH_ROWS)
-        except (duckdb.Error, pa.ArrowException, OSError) as error:  # pyarrow's, with DuckDB's words
-            raise _csv_error(found, str(error)) from error
-
-
-def _csv_error(found: _CsvFile, text: str) -> UsageError:
-    """Return the error of a file that is no CSV of its dialect, in our words."""
-    line = re.search(r"Line: (\d+)", text)
-    where = f"{found.path}, line {int(line[1]):,}:" if line else f"{found.path}:"
-    cells = re.search(r"Expected Number of Columns: (\d+) Found: (\d+)", text)
-    if "unicode" in text or "utf-8" in text.lower():
-        return _not_utf8(found.path, where)
-    if cells:
-        return UsageError(f"{where} {cells[2]} cells, but the header has {cells[1]}.", remedy=_DIALECT_REMEDY)
-    if "unterminated quote" in text:
-        return UsageError(
-            f"{where} a quoted cell does not end, or text follows its end.",
-            remedy="Correct the line. If no cell of the file is quoted, add --quote ''.",
-        )
-    if "ine size" in text or "buffer" in text.lower():
-        return UsageError(f"{where} longer than {LONGEST_ROW >> 20} MB.", remedy="Store such values outside of rows.")
-    sign = f"delimiter {found.delimiter!r}, quote {found.quote!r} and escape {found.escape!r}"
-    return UsageError(
-        f"{where} no CSV with {sign}, whose lines all end alike.",
-        remedy="Let all lines end with a line feed, such as by dos2unix. Or name --delimiter, --quote and --escape.",
-    )
-
-
-def _not_utf8(file: Path, where: str = "") -> UsageError:
-    return UsageError(
-        f"{where or f'{file}:'} not UTF-8.",
-        remedy=f"Convert the file, such as by iconv -f latin1 -t utf-8 {shlex.quote(str(file))}.",
-    )
+def _parts(rows: Iterable[tuple[int, Cells]]) -> Iterator[list[Cells]]:
+    """Yield rows together, so many that a batch holds a few MB."""
+    part: list[Cells] = []
+    length = 0
+    for size, cells in rows:
+        part.append(cells)
+        length += size
+        if len(part) == _BATCH_ROWS or length > _BATCH_CHARACTERS:
+            yield part
+            part, length = [], 0
+    if part:
+        yield part
 
 
 # JSON
@@ -394,24 +360,44 @@ def _parquet_batches(
     import pyarrow as pa
     from pyarrow import parquet
 
+    wanted = [names[column] for column in schema.names]
+    with parquet.ParquetFile(file) as opened:
+        leaves = map(opened.schema.column, range(len(opened.schema)))
+        int96 = [leaf.path for leaf in leaves if leaf.physical_type == "INT96" and leaf.path in wanted]
+    finer = _parquet_rows(file, int96, "ns") if int96 else repeat(None)
     row = 0
-    with parquet.ParquetFile(file, buffer_size=1 << 20) as opened:
-        batches = opened.iter_batches(_BATCH_ROWS, columns=[names[column] for column in schema.names])
-        while True:
-            try:
-                batch = next(batches, None)
-            except (pa.ArrowException, OSError) as error:
-                raise _no_parquet(file) from error
-            if batch is None:
-                return
-            columns = []
-            for field in schema:
-                kind = kinds[field.name]
-                read = cast(kind, zone=dialect.zone)
-                where = _Where(file, row, field.name)
-                columns.append(_cast_array(batch.column(names[field.name]), kind, read, field.type, where))
-            yield pa.record_batch(columns, schema=schema)
-            row += batch.num_rows
+    for batch, nanoseconds in zip(_parquet_rows(file, wanted, "us"), finer, strict=False):
+        columns = []
+        for field, name in zip(schema, wanted, strict=True):
+            kind = kinds[field.name]
+            where = _Where(file, row, field.name)
+            if nanoseconds and name in int96:
+                _require_microseconds(batch.column(name), nanoseconds.column(name), where)
+            columns.append(_cast_array(batch.column(name), kind, cast(kind, zone=dialect.zone), field.type, where))
+        yield pa.record_batch(columns, schema=schema)
+        row += batch.num_rows
+
+
+def _parquet_rows(file: Path, names: Sequence[str], int96_unit: str) -> Iterator[pa.RecordBatch]:
+    import pyarrow as pa
+    from pyarrow import parquet
+
+    try:
+        with parquet.ParquetFile(file, buffer_size=1 << 20, coerce_int96_timestamp_unit=int96_unit) as opened:
+            yield from opened.iter_batches(_BATCH_ROWS, columns=names)
+    except (pa.ArrowException, OSError) as error:
+        raise _no_parquet(file) from error
+
+
+def _require_microseconds(times: pa.Array, nanoseconds: pa.Array, where: _Where) -> None:
+    """Refuse times of the type INT96 that are finer. Read as nanoseconds, times after 2262 overflow, as the product."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    exact = pc.equal(pc.multiply(times.cast(pa.int64()), 1000), nanoseconds.cast(pa.int64()))
+    row = pc.index(exact, False).as_py()
+    if row >= 0:
+        raise _refused(where, row, times[row].as_py(), too_fine())
 
 
 # Values
@@ -436,21 +422,35 @@ def _cast_array(given: pa.Array, kind: str, read: Cast | None, wanted: pa.DataTy
         return pa.nulls(len(given), wanted)
     is_text = pa.types.is_string(found) or pa.types.is_large_string(found) or pa.types.is_string_view(found)
     if kind == "string" and is_text:
-        return given.cast(wanted)
+        return _utf8(given, where).cast(wanted)
     if kind == "double" and pa.types.is_floating(found) and pc.all(pc.is_finite(given)).as_py():
         return given.cast(wanted)
     if read is None:
         return _same_type(given, kind, wanted, where)
     if pa.types.is_timestamp(found):
-        unit, zone = found.unit, found.tz
-        given = given.cast(pa.int64())
-        times = partial(time_of, unit=unit, zone=zone)
-        return _cast_values(
-            given, lambda number: read(times(number)), wanted, where, show=partial(time_text, unit=unit)
-        )
+        times = partial(time_of, unit=found.unit, zone=found.tz)
+        show = partial(time_text, unit=found.unit)
+        return _cast_values(given.cast(pa.int64()), lambda number: read(times(number)), wanted, where, show=show)
+    if pa.types.is_date(found):
+        days = given.cast(pa.date32()).cast(pa.int32())
+        show = partial(time_text, unit="days")
+        return _cast_values(days, lambda number: read(time_of(number, "days", None).date()), wanted, where, show=show)
     if pa.types.is_nested(found) or pa.types.is_time(found) or pa.types.is_duration(found):
         raise _refused(where, _first(given), found, Refused("is no value of the column", f"Write it as {kind}."))
     return _cast_values(given, read, wanted, where)
+
+
+def _utf8(given: pa.Array, where: _Where) -> pa.Array:
+    import pyarrow as pa
+
+    try:
+        given.validate(full=True)
+    except pa.ArrowInvalid:
+        raise UsageError(
+            f"{where.file}, after row {where.first_row:,}: {where.column} has text that is not UTF-8.",
+            remedy="Write the column as binary, or correct the text.",
+        ) from None
+    return given
 
 
 def _same_type(given: pa.Array, kind: str, wanted: pa.DataType, where: _Where) -> pa.Array:

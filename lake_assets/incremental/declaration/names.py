@@ -65,13 +65,15 @@ def require_topic(value: str) -> None:
 def require_columns(table: str, columns: Mapping[str, Any]) -> None:
     """Check the names and Iceberg types of a table's columns. Raises `ConfigurationError`."""
     from pyiceberg.exceptions import ValidationError
-    from pyiceberg.types import NestedField
+    from pyiceberg.types import DecimalType, NestedField
 
     for column, iceberg_type in columns.items():
         require_free(str(column), f"A column of {table}")
         require_name(IDENTIFIER, column, f"A column of {table}")
         try:
-            NestedField(1, column, iceberg_type, required=False)
+            found = NestedField(1, column, iceberg_type, required=False).field_type
+            if isinstance(found, DecimalType) and found.scale > found.precision:
+                raise ValueError(iceberg_type)
         except (ValueError, ValidationError):
             raise ConfigurationError(
                 f"{table}.{column} is declared as {iceberg_type!r}, which is no Iceberg type.",
@@ -112,8 +114,8 @@ def require_renamed(table: str, columns: Mapping[str, Any], former: Mapping[str,
 
 def require_hours(name: str, hours: int | None) -> None:
     """Check that a number of hours is at least 1; None is no limit. Raises `ConfigurationError`."""
-    if hours is not None and hours < 1:
-        raise ConfigurationError(f"The {name} is {hours} hours.", remedy="Use 1 or more, or None for no limit.")
+    if hours is not None and (not isinstance(hours, int) or hours is True or hours < 1):
+        raise ConfigurationError(f"The {name} is {hours!r} hours.", remedy="Use 1 or more, or None for no limit.")
 
 
 def closest(name: str, known: Sequence[str]) -> str | None:

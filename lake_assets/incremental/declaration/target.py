@@ -194,12 +194,6 @@ class Target:
             return self.key
         return *self.key, self.time_column
 
-    def copies(self, column: str) -> bool:
-        """Whether a column is that of the same name in a source, as far as lineage knows."""
-        if column not in self.columns or column in self.unknown_lineage:
-            return False
-        return [origin.rpartition(".")[2] for origin in self.lineage.get(column, [column])] == [column]
-
     @property
     def source_tables(self) -> tuple[str, ...]:
         """The tables that it is built from."""

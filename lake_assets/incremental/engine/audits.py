@@ -88,7 +88,11 @@ def no_missing_events() -> Audit:
 
 
 def not_null(*columns: str, blocking: bool = True) -> Audit:
-    """Return an audit that none of the columns is null."""
+    """Return an audit that none of the columns is null. Raises `ConfigurationError` if there are none."""
+    if not columns:
+        raise ConfigurationError(
+            "The audit not_null names no column.", remedy="Name one, such as not_null: [account_id]."
+        )
 
     def run(scope: AuditScope) -> Offenders:
         any_null = any_is_true([f"{quoted(column)} is null" for column in columns])

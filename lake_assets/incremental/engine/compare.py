@@ -1,7 +1,8 @@
 """Comparison of rebuilt rows with the published ones: by an order-free checksum, and by rows where that differs.
 
 Rows are equal if all values are. Floating point numbers are, too, if they differ by at most `TOLERANCE`, because a sum
-of them depends on the order in which they are added; NaN is equal to NaN, and -0.0 to 0.0.
+of them depends on the order in which they are added; NaN is equal to NaN, and -0.0 to 0.0. What a session leaves out as
+unchanged differs by at most `NOISE`: a number may be a time or a place, corrected in its tenth digit.
 
 If large numbers cancel out in a sum, the order of addition decides more than its last digits. How much it decides
 cannot be seen in the sum. A rebuild of perturbed numbers shows it: see `stage.PERTURBATION`.
@@ -21,6 +22,10 @@ from lake_assets.incremental.declaration import Target
 
 TOLERANCE = 1e-9
 """Greatest difference of two equal floating point numbers, as a part of the larger one."""
+
+NOISE = 1e-13
+"""The same in a session, which writes what differs: the order of addition rarely makes a greater difference, as long as
+no numbers cancel out."""
 
 CONDITION = 10
 """Two numbers are also equal if they differ by at most so many times what a perturbed rebuild changes in their hour."""
@@ -74,7 +79,8 @@ def unchanged_partitions(
     Returns:
         First hour of each partition whose rows are the published ones, in whatever order → its number of rows.
     """
-    compared = compare(target, within(rebuilt, target.time_column, hours), within(published, target.time_column, hours))
+    after, before = (within(rows, target.time_column, hours) for rows in (rebuilt, published))
+    compared = compare(target, after, before, tolerance=NOISE)
     unchanged: dict[int, int] = {}
     for first_hour in target.grain.firsts(hours):
         found = compared.get(first_hour)
@@ -92,6 +98,7 @@ def compare(
     *,
     counted: bool = False,
     perturbed: Callable[[], DataFrame] | None = None,
+    tolerance: float = TOLERANCE,
 ) -> dict[int | None, Compared]:
     """Compare rows of a target with published ones, whatever their order.
 
@@ -102,6 +109,7 @@ def compare(
             as many rows on both sides, and only if the target has a column of floating point numbers.
         perturbed: Returns the rows of a perturbed rebuild; called if rows of such a target differ. None: as far as is
             known, no large numbers cancel out.
+        tolerance: Greatest difference of two equal floating point numbers, as a part of the larger one.
 
     Returns:
         First hour of a partition → how its rows compare; None for rows without a time. Without partitions that have no
@@ -128,10 +136,10 @@ def compare(
         if not each.equal and (counted or (floats and each.published == each.rebuilt)):
             unsure[first] = replace(each, missing=0)
     if unsure:
-        found |= _by_rows(target, rebuilt, published, unsure)
+        found |= _by_rows(target, rebuilt, published, unsure, tolerance)
     apart = {first: each for first, each in unsure.items() if not found[first].equal}
     if apart and perturbed is not None and floats:
-        found |= _by_rows(target, rebuilt, published, apart, perturbed())
+        found |= _by_rows(target, rebuilt, published, apart, tolerance, perturbed())
     return found
 
 
@@ -151,6 +159,7 @@ def _by_rows(
     rebuilt: DataFrame,
     published: DataFrame,
     partitions: dict[int | None, Compared],
+    tolerance: float,
     perturbed: DataFrame | None = None,
 ) -> dict[int | None, Compared]:
     """Return some partitions with the number of rows that only one side has.
@@ -175,7 +184,7 @@ def _by_rows(
     for place, (name, change) in enumerate(changes.items()):
         left, right = F.col(f"rebuilt.{NUMBER}{place}"), F.col(f"published.{NUMBER}{place}")
         larger = F.greatest(F.abs(left), F.abs(right))
-        is_close = (larger < F.lit(float("inf"))) & (change <= larger * TOLERANCE)
+        is_close = (larger < F.lit(float("inf"))) & (change <= larger * tolerance)
         is_near = left.eqNullSafe(right) | F.coalesce(is_close, F.lit(False))
         is_near_enough = F.coalesce(change <= F.col(name) * CONDITION, F.lit(False))
         inexact.append(is_near_enough & ~is_near)

@@ -39,7 +39,7 @@ from lake_assets.base.hours import FIRST_HOUR, LAST_HOUR, hour_key
 from lake_assets.base.sql_text import is_true
 from lake_assets.base.time_filters import hours_condition, moment
 from lake_assets.connections.row_checkpoint import aggregate, checkpoint_and_aggregate
-from lake_assets.incremental.declaration import Source, Target
+from lake_assets.incremental.declaration import Source
 from lake_assets.incremental.engine import iceberg
 from lake_assets.incremental.engine.columns import with_present_columns
 from lake_assets.incremental.engine.model import RowCounts, SourceRange
@@ -252,28 +252,27 @@ def _numbered(
     return rows.withColumns({DELIVERY: number, TIED: F.coalesce(is_tied, F.lit(False))})
 
 
-def classify_against_stored(rows: DataFrame, stored: DataFrame, source: Source, target: Target) -> DataFrame:
-    """Return classified rows, compared with the rows that the target has.
+def classify_against_earlier(rows: DataFrame, earlier: DataFrame, source: Source, *, start: int) -> DataFrame:
+    """Return classified rows, compared with those that the source had before.
 
-    A row that the target has already is `REPEATED` if the stored one landed first, else `CONTESTED`.
+    A row that the source had already is `REPEATED` if the earlier delivery landed first, else `CONTESTED`. The target's
+    rows would not tell: they may have another key or time, or the query may have left the earlier delivery out.
 
     Args:
         rows: Classified rows of the source.
-        stored: Rows of the target.
+        earlier: Rows of the source that sessions have read, of the same hours.
+        start: First hour of the pipeline.
     """
     assert source.key is not None
-    stored_landed = F.lit(None).cast("timestamp")
-    is_first = F.lit(False)
-    if source.landed_column is not None and target.copies(source.landed_column):
-        stored_landed = column(source.landed_column)
-        is_first = F.col(LANDED) < column(source.landed_column)
-    known = stored.select(
-        column(target.key[0]).alias(KEY), column(target.time_column).alias(TIME), stored_landed.alias(LANDED)
-    )
+    landed = F.lit(None).cast("timestamp") if source.landed_column is None else column(source.landed_column)
+    time = column(source.time_column).cast("timestamp")
+    valid = earlier.where(_reason(source, start).isNull())
+    known = valid.groupBy(column(source.key).alias(KEY), time.alias(TIME)).agg(F.min(landed).alias(LANDED))
     is_same = (column(source.key) == F.col(KEY)) & (column(source.time_column) == F.col(TIME))
-    is_stored = is_counted() & F.col(KEY).isNotNull()
-    delivery = F.when(is_stored & is_first, REPEATED).when(is_stored, CONTESTED).otherwise(F.col(DELIVERY))
-    return rows.join(known, is_same, "left").withColumn(DELIVERY, delivery).drop(KEY, TIME, LANDED)
+    is_known = is_counted() & F.col(KEY).isNotNull()
+    delivery = F.when(is_known & (F.col(LANDED) < landed), REPEATED).when(is_known, CONTESTED)
+    counted = delivery.otherwise(F.col(DELIVERY))
+    return rows.join(known, is_same, "left").withColumn(DELIVERY, counted).drop(KEY, TIME, LANDED)
 
 
 def is_valid() -> Column:

@@ -34,7 +34,7 @@ from lake_assets.incremental.engine.prepare import (
     CATALOG,
     CLASSIFICATION,
     classify,
-    classify_against_stored,
+    classify_against_earlier,
     coalesce_if_few,
     count_rows,
     has_no_hour,
@@ -190,12 +190,11 @@ class Stager:
         if plan.left_out:
             rows = rows.where(~F.coalesce(hours_condition(source.time_column, plan.left_out), F.lit(False)))
         # An append of versions is planned only if no new key has a row already.
-        has_single_keys = source.key is not None and len(target.key) == 1 and not source.has_versions
-        if has_single_keys and self.main is not None and plan.hours:
-            stored = within(self._published(), target.time_column, plan.hour_numbers)
+        if source.key is not None and not source.has_versions and self.main is not None and plan.hours:
+            known = self._read_before(plan)
             if is_few(self.max_rows):
-                stored = stored.hint("shuffle_hash")  # else Spark broadcasts it, which is a job of its own
-            rows = classify_against_stored(rows, stored, source, target)
+                known = known.hint("shuffle_hash")  # else Spark broadcasts it, which is a job of its own
+            rows = classify_against_earlier(rows, known, source, start=self.start)
         table = iceberg.load(self.catalog, source.table)
         least = readable.least_rows(
             table,
@@ -219,6 +218,21 @@ class Stager:
             quarantined=[self._new_to_quarantine(rows, source, schema)] if counts.quarantined else [],
             max_rows=self.max_rows,
         )
+
+    def _read_before(self, plan: SessionPlan) -> DataFrame:
+        """Return the rows of an append's hours that earlier sessions have read of the driving source.
+
+        Of hours whose rows have waited, these are the rows before them.
+        """
+        source, span = self.target.sources[0], plan.sources[0]
+        snapshots = dict.fromkeys(plan.hour_numbers, span.from_snapshot_id)
+        for late in reversed(plan.late_rows):
+            snapshots |= dict.fromkeys(late.hours, late.from_snapshot_id)
+        parts = []
+        for snapshot in dict.fromkeys(snapshots.values()):
+            hours = [hour for hour, each in snapshots.items() if each == snapshot]
+            parts.append(within(self._read(span.source, snapshot), source.time_column, sorted(hours)))
+        return union_by_name(*parts)
 
     # An overwrite: hours rebuilt from all sources
 

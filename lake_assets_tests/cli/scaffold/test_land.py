@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 from datetime import UTC, date, datetime
 from decimal import Decimal
 from pathlib import Path
@@ -80,7 +81,17 @@ GOOD = f"{HEADER}p1,1.00,2026-01-01T00:05:00Z\n"
         (f"\n{HEADER}", None, "raw.payments", "begins with an empty line"),
         ("", None, "raw.payments", r"one\.csv is empty"),
         (f"{HEADER}é,1.00,2026-01-01T00:05:00Z\n".encode("latin1"), None, "raw.payments", "not UTF-8(.|\n)*iconv"),
-        (f"{GOOD}p2,1.00,2026-01-01T00:05:00Z\r\n", None, "raw.payments", "whose lines all end alike"),
+        (
+            f"{GOOD}p2,1.00,2026-01-01T00:05:00Z\r\n",
+            None,
+            "raw.payments",
+            "line 3: ends with CR LF, but the lines before",
+        ),
+        (f"{GOOD}p2,1.00,2026-01-01T00:05:00Z,\n", None, "raw.payments", "line 3: 4 cells, but the header has 3"),
+        (f'{GOOD}p2,1.00,"2026-01-01T00:05:00Z\n', None, "raw.payments", "line 3: a quoted cell does not end"),
+        (f'{GOOD}"p\\"\\t",1.00,2026-01-01T00:05:00Z\n', None, "raw.payments", r"line 3: \\t in quotes"),
+        (GOOD.encode("utf-16"), None, "raw.payments", r"one\.csv is in UTF-16"),
+        (gzip.compress(GOOD.encode()), None, "raw.payments", r"one\.csv is packed by gzip"),
         (f"{GOOD}{'x' * (17 << 20)},1.00,2026-01-01T00:05:00Z\n", None, "raw.payments", "longer than 16 MB"),
         (b"PAR1 and no more", None, "raw.payments", "is no Parquet file, or is damaged"),
         (GOOD, "2026-01-01-04:00", "raw.payments", "is earlier"),

@@ -116,6 +116,7 @@ CASES = [
     text("date", "2026-01-31T00:00:00Z", REFUSED),
     ("date", None, None, pa.array([date(2026, 1, 31)], pa.date64()), date(2026, 1, 31)),
     ("date", None, None, times(1767225900000, "ms", "UTC"), REFUSED),
+    ("date", None, None, pa.array([5_000_000], pa.int32()).cast(pa.date32()), REFUSED),  # the year 15659
 ]
 
 
@@ -141,6 +142,20 @@ def test_a_value_is_the_same_on_each_way_in(
         found["Parquet"] = landed(file, kind)
     assert found == dict.fromkeys(found, expected)
     assert {type(value) for value in found.values()} == {type(expected)}
+
+
+@pytest.mark.parametrize("year", [1, 1500, 2026, 3333, 9999])
+def test_a_time_of_the_type_int96_is_read_in_each_year(tmp_path: Path, year: int) -> None:
+    file = tmp_path / "one.parquet"
+    times = pa.array([None, datetime(year, 1, 1, 0, 5, 0, 1)], pa.timestamp("us"))  # noqa: DTZ001
+    parquet.write_table(pa.table({"id": ["first", "a-1"], "value": times}), file, use_deprecated_int96_timestamps=True)
+    assert landed(file, "timestamp") == times[1].as_py()
+    if year == 2026:
+        finer = times.cast(pa.timestamp("ns")).cast(pa.int64())
+        finer = pa.array([None, finer[1].as_py() + 1], pa.timestamp("ns"))
+        table = pa.table({"id": ["first", "a-1"], "value": finer})
+        parquet.write_table(table, file, use_deprecated_int96_timestamps=True)
+        assert landed(file, "timestamp") is REFUSED
 
 
 def landed(file: Path, kind: str) -> object:

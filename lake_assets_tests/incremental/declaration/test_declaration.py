@@ -163,6 +163,9 @@ def test_a_stateless_source_has_the_key_of_its_target() -> None:
         (lambda: Stateful("all"), r"The load type is 'all'"),  # type: ignore[arg-type]
         (lambda: Stateful(entity="Account"), r"The entity is called 'Account'"),
         (lambda: Stateful(catchup_threshold=0), r"The catch-up threshold is 0 hours"),
+        (lambda: Stateful(chunk_hours=1.5), r"The chunk is 1\.5 hours"),  # type: ignore[arg-type]
+        (lambda: not_null(), r"The audit not_null names no column"),
+        (lambda: declare(columns={"a": "decimal(2, 9)"}), r"core\.click_fact\.a is declared as 'decimal\(2, 9\)'"),
         (lambda: Sequential(catchup_threshold=-2), r"The catch-up threshold is -2 hours"),
         (lambda: Sequential(entity="Account"), r"The entity is called 'Account'"),
         (lambda: Sequential(load="changed"), r"The load type of a sequential target is 'changed'"),  # type: ignore[arg-type]

@@ -70,7 +70,7 @@ def test_rows_compare_as_in_python(spark: SparkSession) -> None:
             if random.random() < 0.02:
                 continue
             if random.random() < 0.1:
-                balance = random.choice([*VALUES, *([balance * (1 + 1e-11)] if balance is not None else [])])
+                balance = random.choice([*VALUES, *([balance * (1 + 1e-14)] if balance is not None else [])])
             rebuilt.append((key, at, balance, rate))
         random.shuffle(rebuilt)
         after, before = (spark.createDataFrame(rows, SCHEMA) for rows in (rebuilt, published))

@@ -151,7 +151,7 @@ APPENDED = [
     Mutant("writer drops a row", "stage", "write", writes(lost("signup_id = 's01-3'")), {COUNTS, MISSING}),
     Mutant("writer repeats", "stage", "write", writes(twice("signup_id = 's01-3'")), {COUNTS, "unique_key"}),
     Mutant("dedupe keeps none", "prepare", "_with_delivery", keeps_none_of_repeated, {MISSING}),
-    Mutant("all taken for stored", "prepare", "classify_against_stored", takes_all_for_stored, {MISSING}),
+    Mutant("all taken for stored", "prepare", "classify_against_earlier", takes_all_for_stored, {MISSING}),
     Mutant("rule rejects too much", "prepare", "_reason", rejects(at("event_ts", 4, 6)), {MISSING}),
 ]
 """Of a session of signup_fact, which appends."""
