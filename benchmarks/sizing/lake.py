@@ -113,7 +113,7 @@ class SizedLake(LakeWithPast):
         path = f"{table.location()}/data/past-{hour}.parquet"
         rows = self.past.rows(name, hour)
         size = 2_000
-        if name == FACT and hour >= END - LATE_HOURS:
+        if hour >= END - LATE_HOURS:
             arrow = pa.Table.from_pylist(rows, schema=schema_to_pyarrow(table.schema(), include_field_ids=True))
             with table.io.new_output(path).create(overwrite=True) as output:
                 pq.write_table(arrow, output, compression="zstd")

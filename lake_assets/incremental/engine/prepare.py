@@ -1,8 +1,8 @@
 """Rows of a source: read as of a snapshot or between two, and classified.
 
 A classified row counts, repeats a delivery, or belongs in quarantine. It has five more columns, `CLASSIFICATION`, which
-`drop_classification` removes. All functions but `count_rows` are lazy. The schema of the rows is an argument, because
-asking Spark for it takes a call each time.
+`drop_classification` removes. All functions are lazy, but for `count_rows`, and for `classify` of many rows. The schema
+of the rows is an argument, because asking Spark for it takes a call each time.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from lake_assets.base.columns import (
 from lake_assets.base.hours import FIRST_HOUR, LAST_HOUR, hour_key
 from lake_assets.base.sql_text import is_true
 from lake_assets.base.time_filters import hours_condition, moment
-from lake_assets.connections.row_checkpoint import aggregate, checkpoint_and_aggregate
+from lake_assets.connections.row_checkpoint import aggregate, checkpoint_and_aggregate, checkpoint_rows
 from lake_assets.incremental.declaration import Source
 from lake_assets.incremental.engine import iceberg
 from lake_assets.incremental.engine.columns import with_present_columns
@@ -99,6 +99,9 @@ def coalesce_if_few(rows: DataFrame, number: float) -> DataFrame:
     return rows
 
 
+MOST_REPEATED = 100_000
+"""Most keys and times of several rows that each task holds in memory."""
+
 CLASSIFICATION = (HASH, REASON, DELIVERY, HOUR, TIED)
 """The columns of a classified row besides its own.
 
@@ -126,7 +129,7 @@ DELETION = 3
 """The version that counts deletes its key."""
 
 
-def classify(rows: DataFrame, source: Source, *, schema: StructType, start: int) -> DataFrame:
+def classify(rows: DataFrame, source: Source, *, schema: StructType, start: int, number: float = 0) -> DataFrame:
     """Return the rows with the columns of `CLASSIFICATION`.
 
     Of several rows with one key and time, the one with the least (landed_at, batch_id, hash) counts. If the source
@@ -138,12 +141,33 @@ def classify(rows: DataFrame, source: Source, *, schema: StructType, start: int)
         rows: Rows of the source. If it has versions, all rows of each key that occurs.
         schema: The columns of the rows.
         start: First hour of the pipeline.
+        number: About how many rows there are. Many are not sorted, but for those with a key and time of others: these
+            are looked for first, which computes the rows once.
     """
+    if source.key is None:
+        return _classified(rows, source, schema, start, is_once=True)
+    if source.has_versions or is_few(number):
+        return _classified(rows, source, schema, start)
+    key, time = column(source.key), column(source.time_column)
+    repeated = rows.groupBy(key.alias(KEY), time.alias(TIME)).count().where(F.col("count") > 1).select(KEY, TIME)
+    repeated = checkpoint_rows(repeated.limit(MOST_REPEATED + 1))
+    found = repeated.count()
+    if found > MOST_REPEATED:
+        return _classified(rows, source, schema, start)
+    if not found:
+        return _classified(rows, source, schema, start, is_once=True)
+    same, is_same = F.broadcast(repeated), key.eqNullSafe(F.col(KEY)) & time.eqNullSafe(F.col(TIME))
+    once = _classified(rows.join(same, is_same, "left_anti"), source, schema, start, is_once=True)
+    return once.unionByName(_classified(rows.join(same, is_same, "left_semi"), source, schema, start))
+
+
+def _classified(rows: DataFrame, source: Source, schema: StructType, start: int, *, is_once: bool = False) -> DataFrame:
+    """Return the rows with the columns of `CLASSIFICATION`. is_once: No row has the key and time of another."""
     names = schema.names
     # Whether a row is valid is a column, so that the windows over the deliveries of a row share one shuffle.
     rows = rows.withColumn(REASON, _reason(source, start)).withColumn(VALID, is_valid())
     needs_hash = ~is_valid()  # it is dear to compute
-    if source.key is not None:
+    if not is_once:
         needs_hash = needs_hash | (F.count("*").over(_deliveries(source)) > 1)
     rows = rows.withColumn(HASH, F.when(needs_hash, F.expr(hash_sql(schema))))
     own = columns(names)
@@ -152,6 +176,8 @@ def classify(rows: DataFrame, source: Source, *, schema: StructType, start: int)
         place = names.index(source.time_column)
         own[place] = own[place].cast("timestamp").alias(source.time_column)
     rows = rows.select(*own, HASH, REASON, hour_of(source.time_column).alias(HOUR), VALID)
+    if is_once:
+        return rows.withColumns({DELIVERY: F.lit(COUNTED), TIED: F.lit(False)}).drop(VALID)
     return _with_delivery(rows, source, names).drop(VALID)
 
 
@@ -210,8 +236,6 @@ def _deliveries(source: Source) -> WindowSpec:
 
 def _with_delivery(rows: DataFrame, source: Source, names: Sequence[str]) -> DataFrame:
     """Return rows with the number of each among the deliveries of its row, and whether the first of them is tied."""
-    if source.key is None:
-        return rows.withColumns({DELIVERY: F.lit(COUNTED), TIED: F.lit(False)})
     places = columns(name for name in source.arrival_columns if name in names)
     if not source.has_versions:
         return _numbered(rows, source, places, F.asc)

@@ -186,7 +186,7 @@ class Stager:
         rows = coalesce_if_few(union_by_name(*parts), self.max_rows)
         schema = rows.schema
         # Rows are classified first: a version in an hour that is left out may supersede one of another hour.
-        rows = classify(rows, source, schema=schema, start=self.start)
+        rows = classify(rows, source, schema=schema, start=self.start, number=self.max_rows)
         if plan.left_out:
             rows = rows.where(~F.coalesce(hours_condition(source.time_column, plan.left_out), F.lit(False)))
         # An append of versions is planned only if no new key has a row already.
@@ -475,7 +475,8 @@ class Stager:
                     may_be_in = (time >= moment(hours[0] - 1)) & (time < moment(hours[-1] + 2))
                 rows = rows.where(may_be_in | landed)
         if not source.has_versions:
-            return classify(rows.where(in_scope), source, schema=schema, start=self.start), schema
+            rows = classify(rows.where(in_scope), source, schema=schema, start=self.start, number=self.max_rows)
+            return rows, schema
         if not is_few(self.max_rows):  # to classify few rows of all keys is cheaper than to read the table twice
             key = column(str(source.key))
             keys = rows.where(in_scope).select(key.alias(KEY)).distinct()

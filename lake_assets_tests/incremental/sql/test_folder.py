@@ -143,7 +143,7 @@ MISTAKES = {
     "attributes:": ("atributes:", 1, "has no `attributes:`", "It has type, atributes."),
     "payment_fact.sql": ("payment_fact.slq", 13, "neither a file that ends in .sql nor a query", "Name the file"),
     ": stateless": (": [stateless]", 4, "the attribute 'mode' is ['stateless']", "docs/sql-tables.md"),
-    " stateless": (" {stateful: {chunk_hours: a}}", 4, "stateful are {'chunk_hours': 'a'}.", "whole numbers"),
+    " stateless": (" {stateful: {chunk_hours: a}}", 4, "The chunk is 'a' hours.", "1 or more"),
     "rules: {amount is negative: amount < 0}": ("rules: [amount < 0]", 9, "'sources.0.rules' is ['amount", "Correct"),
     "\n  key: payment_id": ("\n  key: a\n  key: payment_id", 12, "'key' is there twice", "Remove one."),
     "key: payment_id\n  time": ("key: 5\n  time", 11, "the attribute 'key' is 5", "docs/sql-tables.md"),

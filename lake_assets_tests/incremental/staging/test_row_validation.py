@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from math import inf
 from random import Random
 from typing import TYPE_CHECKING, Any
 
@@ -93,31 +94,43 @@ def comes_before(row: Row, other: Row, source: Source) -> bool:
     return (row["version"], *keys[0]) > (other["version"], *keys[1])
 
 
+MANY = pytest.mark.parametrize("number", [0, inf], ids=["few", "many"])
+
+
+@MANY
 @pytest.mark.parametrize("source", [KEYED, LAST, EACH], ids=["first", "last", "all"])
-def test_the_delivery_that_counts_is_that_of_a_plain_loop(source: Source, spark: SparkSession) -> None:
+def test_the_delivery_that_counts_is_that_of_a_plain_loop(source: Source, number: float, spark: SparkSession) -> None:
     rows = random_rows(seed=1)
-    found = classified(spark, rows, source)
+    found = classified(spark, rows, source, number)
+    assert len(found) == len(rows)
     assert sorted(content(row) for row, made in found if made[DELIVERY] == COUNTED and not made[REASON]) == (
         counted_rows(rows, source)
     )
 
 
+@MANY
 @pytest.mark.parametrize("source", [KEYED, LAST, KEYLESS, TRUSTED], ids=["first", "last", "no key", "trusted"])
-def test_a_row_has_a_hash_if_it_is_bad_or_one_of_several(source: Source, spark: SparkSession) -> None:
+def test_a_row_has_a_hash_if_it_is_bad_or_one_of_several(source: Source, number: float, spark: SparkSession) -> None:
     rows = random_rows(seed=2)
     groups = [one_delivery(row, source) for row in rows]
-    for row, made in classified(spark, rows, source):
+    for row, made in classified(spark, rows, source, number):
         is_one_of_several = source.key is not None and groups.count(one_delivery(row, source)) > 1
         is_bad = row["word"] == "bad" or (source.key is not None and row["id"] is None)
         expected = content(row) if (is_bad or is_one_of_several) and not source.trusted else None
         assert made[HASH] == expected, row
 
 
-def classified(spark: SparkSession, rows: list[Row], source: Source) -> list[tuple[Row, Row]]:
-    """Each row, as it was given, with its classification."""
+@MANY
+def test_rows_of_keys_of_their_own_all_count(number: float, spark: SparkSession) -> None:
+    rows = [{**row, "id": str(place)} for place, row in enumerate(random_rows(seed=3)) if row["word"] != "bad"]
+    assert {made[DELIVERY] for _, made in classified(spark, rows, KEYED, number)} == {COUNTED}
+
+
+def classified(spark: SparkSession, rows: list[Row], source: Source, number: float) -> list[tuple[Row, Row]]:
+    """Each row, as it was given, with its classification. number: how many rows are said to be there."""
     given: DataFrame = spark.createDataFrame([tuple(row.values()) for row in rows], SCHEMA)
     names = list(rows[0])
-    found = classify(given, source, schema=given.schema, start=0).collect()
+    found = classify(given, source, schema=given.schema, start=0, number=number).collect()
     return [({name: utc(each[name]) for name in names}, each.asDict()) for each in found]
 
 
