@@ -25,7 +25,7 @@ from lake_assets.base.columns import KEY, LANDED, NEWEST, SAME, hash_sql, quoted
 from lake_assets.base.hours import FIRST_HOUR, HOUR_MICROSECONDS, LAST_HOUR, hour_sql, moment_sql
 from lake_assets.base.sql_text import any_is_true
 from lake_assets.incremental.engine.columns import with_present_columns
-from lake_assets.incremental.engine.iceberg import ArrowScan, entries
+from lake_assets.incremental.engine.iceberg import SMALL_FILES, ArrowScan, entries
 from lake_assets.incremental.engine.publish import ancestors
 
 if TYPE_CHECKING:
@@ -122,7 +122,7 @@ def rows_at(spark: SparkSession, table: Table, snapshot_id: int | None) -> DataF
     name = ".".join((CATALOG, *table.name()))
     if snapshot_id is None:
         return spark.read.table(name).where("false")
-    rows = spark.read.option("versionAsOf", str(snapshot_id)).table(name)
+    rows = spark.read.option("versionAsOf", str(snapshot_id)).options(**SMALL_FILES).table(name)
     return with_present_columns(rows, table, snapshot_id)
 
 

@@ -65,7 +65,7 @@ def read_at(spark: SparkSession, catalog: Catalog, table: str, snapshot_id: int 
     """Return the rows of a table as of a snapshot, with the columns that the table has now; no rows for None."""
     if snapshot_id is None:
         return spark.table(f"{CATALOG}.{table}").where(F.lit(False))
-    reader = spark.read.option("versionAsOf", str(snapshot_id))
+    reader = spark.read.option("versionAsOf", str(snapshot_id)).options(**iceberg.SMALL_FILES)
     return with_present_columns(reader.table(f"{CATALOG}.{table}"), iceberg.load(catalog, table), snapshot_id)
 
 
