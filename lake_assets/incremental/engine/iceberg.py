@@ -540,8 +540,8 @@ SESSION_PROPERTY = "lake.session"
 WAP_ENABLED = "write.wap.enabled"
 
 SMALL_FILES = {"file-open-cost": str(512 * 1024)}
-"""Options of Spark's reads. Iceberg counts each file as 4 MB at least, so that a task reads few files of hours, and tasks
-cost more than the reading."""
+"""Options of Spark's reads. Iceberg counts each file as 4 MB at least, so a task reads few files of hours, and costs
+more than its reading."""
 
 Partitions = Mapping[str, Transform[Any, Any]]
 """Column → the transform that the table is partitioned by."""
