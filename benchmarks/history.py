@@ -70,7 +70,8 @@ RECENT_HOURS = 200
 
 TARGETS = ("signup_fact", "cancel_request_fact", "cancel_fact")
 UNREAD = ("raw.signups", "raw.cancel_requests")
-"""Tables whose older data no session reads: they have metadata, and no data files."""
+READ_HOURS = 24
+"""Tables whose older data no session reads, but of the newest hours: the rest has metadata, and no data files."""
 
 ROWS_AN_HOUR = {"signups": 3, "cancel_requests": 2, "cancels": 2}
 HOUR = timedelta(hours=1)
@@ -246,7 +247,7 @@ class Past:
         rows = self.rows(name, hour)
         path = self.folder / name / f"{hour}.parquet"
         size = 2_000
-        if name not in UNREAD:
+        if name not in UNREAD or hour >= END - READ_HOURS:
             if not path.exists():
                 path.parent.mkdir(parents=True, exist_ok=True)
                 arrow = pa.Table.from_pylist(rows, schema=schema_to_pyarrow(schema, include_field_ids=True))

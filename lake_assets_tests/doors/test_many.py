@@ -100,6 +100,7 @@ def test_a_first_load_of_many_hours_goes_in_sessions(lake_without_spark: LakeDoo
     lake = lake_without_spark
     lake.longest = 1800
     hours = range(-8_760, 1_740)
+    lake.environment["LAKE_START"] = "2025-01-01-00:00"
     lake.declare(BY_EVENT, BY_HOUR)
     lake("init")
     lake.land("raw.payments", payments(hours, "p"), through="2026-03-14-11:00")
@@ -117,6 +118,7 @@ def test_a_rebuild_of_more_hours_than_a_session_builds(lake: LakeDoor) -> None:
     """It goes on until all hours are built, and can be stopped anywhere and repeated."""
     hours = range(-8_760, 1_290)
     first, last = "2025-01-01-00:00", "2026-02-23-17:00"
+    lake.environment["LAKE_START"] = first
     lake.declare(BY_EVENT)
     lake("init")
     lake.land("raw.payments", payments(hours, "p"), through=last)

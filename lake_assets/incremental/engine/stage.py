@@ -176,9 +176,15 @@ class Stager:
         """Prepare the new rows, and those that have waited, without those of held and deferred hours.
 
         Returns:
-            None if a new row may replace a stored one.
+            None if a new row may replace a stored one, or if nobody knows any more which rows the source had before.
         """
         target, source, span = self.target, self.target.sources[0], plan.sources[0]
+        table = iceberg.load(self.catalog, source.table)
+        # An append of versions is planned only if no new key has a row already.
+        may_be_known = source.key is not None and not source.has_versions and self.main is not None and bool(plan.hours)
+        starts = [span.from_snapshot_id, *(late.from_snapshot_id for late in plan.late_rows)]
+        if may_be_known and any(each is not None and table.snapshot_by_id(each) is None for each in starts):
+            return None  # what the source had before has expired
         parts = [read_appended(self.spark, self.catalog, span)]
         for late in plan.late_rows:
             earlier = replace(span, from_snapshot_id=late.from_snapshot_id, to_snapshot_id=late.to_snapshot_id)
@@ -189,13 +195,11 @@ class Stager:
         rows = classify(rows, source, schema=schema, start=self.start, number=self.max_rows)
         if plan.left_out:
             rows = rows.where(~F.coalesce(hours_condition(source.time_column, plan.left_out), F.lit(False)))
-        # An append of versions is planned only if no new key has a row already.
-        if source.key is not None and not source.has_versions and self.main is not None and plan.hours:
+        if may_be_known:
             known = self._read_before(plan)
             if is_few(self.max_rows):
                 known = known.hint("shuffle_hash")  # else Spark broadcasts it, which is a job of its own
             rows = classify_against_earlier(rows, known, source, start=self.start)
-        table = iceberg.load(self.catalog, source.table)
         least = readable.least_rows(
             table,
             source.table,
