@@ -1,6 +1,6 @@
 """What every command looks at before it starts: the variables of the settings, and the data directory.
 
-Who has misspelled a variable is told so. A data directory that others may enter is closed to them; one that is half
+A misspelled variable is named. A data directory that others may enter is closed to them; one that is half
 restored, or that a later version has written, is not touched.
 """
 

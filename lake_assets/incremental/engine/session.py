@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from datetime import datetime
@@ -285,9 +285,7 @@ class Session:
         """
         opened = dict(self.state.opened or {})
         opened["plan"] = {**opened["plan"], "load": "overwrite", "late_rows": []}
-        for attempt in iceberg.retrying():
-            with attempt, iceberg.load(self.context.catalog, self.target.table).transaction() as transaction:
-                transaction.set_properties({OPENED: json.dumps(opened)})
+        self._remember(OPENED, opened)
         what = "appends rows, and some were delivered again: they may replace rows that the target has"
         raise NotAsPlanned(self.target.table, publish.summary_of(appended)[publish.WAP_ID], what, write=OVERWRITE)
 
@@ -330,14 +328,18 @@ class Session:
             "run_id": self.run_id,
             "n": staged.after.n,
         }
-        for attempt in iceberg.retrying():
-            with attempt, iceberg.load(self.context.catalog, name).transaction() as transaction:
-                transaction.set_properties({BLOCKED: json.dumps(blocked)})
+        self._remember(BLOCKED, blocked)
         record = self._record(staged, "blocked")
         self.context.log.add(record)
         error = AuditFailed(name, failed)
         error.report = self._report(staged, record)
         raise error
+
+    def _remember(self, name: str, value: Mapping[str, object]) -> None:
+        """Set a property of the target, as JSON. Any session's commit ends it."""
+        for attempt in iceberg.retrying():
+            with attempt, iceberg.load(self.context.catalog, self.target.table).transaction() as transaction:
+                transaction.set_properties({name: json.dumps(value)})
 
     def _check_not_overtaken(self) -> None:
         """Raise `PublishConflict` if main has moved, before rows or keys of them are written elsewhere.
