@@ -447,9 +447,10 @@ class SessionPlan:
             `none` (no rows; only the watermarks and complete-through move).
         sources: The snapshots of each source that the session covers.
         hours: The hours to build, with reasons.
-        pending: The hours that will be pending after the session, apart from `follows`.
+        pending: The hours that will be pending after the session in any case.
         skipped: The hours that will be skipped because of the session.
-        follows: Hours that will be pending, too, unless the last planned hour comes out as it was published.
+        follows: Hours without changed rows of their own. Those that are not in `pending` will be pending, too, unless
+            the last planned hour comes out as it was published.
         held: Hours that an audit holds back and that are not planned. An append leaves out their rows.
         changed_through: Up to this hour, inclusive, only rows of entities that changed are recomputed, and those of
             others are taken as published. None: all rows are recomputed.

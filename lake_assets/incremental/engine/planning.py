@@ -149,7 +149,7 @@ def plan(inputs: PlanningInput, *, acknowledge: bool = False) -> Decision:
         inputs,
         load,
         build,
-        fresh,
+        {**due, **fresh},
         waiting=waiting,
         skipped=skipped,
         follows=follows,
@@ -201,7 +201,10 @@ def plan_rebuild(inputs: PlanningInput, hours: Collection[int], *, present: Coll
         waits_for = _incomplete_sources(inputs, min(left_out))
         return NoSession("wait", f"{grain.format_hours(left_out)} cannot be rebuilt yet: {waits_for}")
     check_none_held(inputs.process, mode, committed.held, first=min(rebuilt))
-    waiting = (committed.pending | unread) - rebuilt
+    waiting = {*committed.pending, *unread}
+    if not hours_are_independent(mode) and waiting - committed.held_hours and committed.last_built is not None:
+        waiting.update(range(min(waiting - committed.held_hours), committed.last_built + 1))
+    waiting -= rebuilt
     return _session(
         inputs,
         "overwrite",
@@ -350,7 +353,9 @@ def _range_from(inputs: PlanningInput, changed: Collection[int], last: int) -> d
 def _first_chunk(
     inputs: PlanningInput, due: Mapping[int, str], changed: frozenset[int]
 ) -> tuple[list[int], set[int], set[int]]:
-    """Return the hours of the next session; those that wait for a later one; and those that wait if it changes its end.
+    """Return the hours of the next session; those that wait for a later one; and those that only follow from others.
+
+    The latter wait, too, if the session changes its last hour.
 
     A range that is too long is cut only if some of its hours were built before. New hours come first, all of them in
     one session. In a sequential target they come last: an hour must not be built on a state that is known to be wrong.
@@ -374,7 +379,7 @@ def _first_chunk(
         if not old or len(grain.firsts(due)) <= limit:
             return everything
         if new:
-            return new, {*old} & changed, set()
+            return new, {*old}, set()
         is_newest_first = hours_are_independent(mode)
         first, end = (max(0, len(firsts) - limit), len(firsts)) if is_newest_first else (0, limit)
     else:
@@ -392,9 +397,11 @@ def _first_chunk(
     now, rest = old[begin:stop], {*old[:begin], *old[stop:]}
     if not rest:
         return everything
-    if isinstance(mode, Sequential):
-        return now, rest.union(new) & changed, rest - changed
-    return now, rest, set()
+    if not isinstance(mode, Sequential):
+        return now, rest, set()
+    # If this chunk changes nothing at its end, the next hours stay as published, up to one that has changed itself.
+    next_changed = min(rest & changed, default=inf)
+    return now, {*new} & changed | {hour for hour in rest if hour >= next_changed}, rest - changed
 
 
 # Late rows that wait
@@ -501,11 +508,11 @@ def _session(
         load: How the hours are written. An append of too many hours becomes an overwrite: the new snapshots have the
             rows of the other hours, too.
         hours: Hour → reason, for the hours to build, ascending.
-        fresh: Hour → reason, for the hours that the sources have changed now.
+        fresh: Hour → reason, for the hours that have changed now, or follow from one that has.
         kind: Of the session. A rebuild reads the sources as they were read before: its cost is not known.
         waiting: Hours that will be pending.
         skipped: Hours that will be skipped.
-        follows: Hours that will be pending unless the last hour comes out unchanged.
+        follows: Hours that only follow from others; they will be pending, too, unless the last hour comes out unchanged.
         deferred: Those of the waiting hours that wait by the policy for late rows.
         late: What an append reads besides the new snapshots.
         complete_through: The target's complete-through after the session; None if it stays.
@@ -515,7 +522,7 @@ def _session(
     committed, grain, mode = inputs.committed, inputs.grain, inputs.mode
     is_rebuild = kind == "rebuild"
     still_held = () if is_rebuild else tuple(each for each in committed.held if each.hour not in hours)
-    notes = [*notes] if is_rebuild else _notes(inputs, skipped, follows, still_held, deferred)
+    notes = [*notes] if is_rebuild else _notes(inputs, skipped, {*follows} - {*waiting}, still_held, deferred)
     reasons = {}
     for hour in sorted({*waiting, *skipped, *follows}):
         reasons[hour] = committed.waiting[hour].why if hour in committed.waiting else fresh.get(hour, "")
@@ -671,7 +678,7 @@ def committed_after(
     pending = {*planned.pending, *follows}
     kinds: dict[int, Kind] = dict.fromkeys(before.skipped.union(planned.skipped).difference(built), "skipped")
     kinds |= dict.fromkeys(pending, "changed")
-    for hour in follows:
+    for hour in pending.intersection(planned.follows):
         # The hour after the last planned one has an earlier state that changed: it must be rebuilt in any case.
         if last_planned is None or hour > last_planned + 1:
             kinds[hour] = "follows"

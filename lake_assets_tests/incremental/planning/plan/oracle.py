@@ -142,10 +142,14 @@ def cut(
                 break
             now = further
         now -= new
-        return (now, (due - now) & changed, set(old) - now - changed) if now != set(old) else (due, set(), set())
+        if now == set(old):
+            return due, set(), set()
+        own = (due - now) & changed
+        after = {h for h in set(old) - now if any(each in own and each in old for each in range(h - SPAN, h))}
+        return now, own | after, set(old) - now - changed
     if len(due) <= most:
         return due, set(), set()
     if new:
-        return new, set(old) if mode.load == "changed" else set(old) & changed, set()
+        return new, set(old), set()
     now = set(old[-most:] if mode.load == "changed" else old[:most])
     return now, due - now, set()

@@ -21,7 +21,7 @@ def test_a_held_hour_is_a_session_of_its_own_behind_all_others() -> None:
     # What follows from the held hour is built all the same, and it is tried again, once.
     world.land("raw.a", "append", late(2, 6))
     world.through["raw.a"] = START + 6
-    assert played(world) == [([6], [2, 3], []), ([3, 4, 5], [2, 6], []), ([6], [2], []), ([2], [], [])]
+    assert played(world) == [([6], [2, 3, 4, 5], []), ([3, 4, 5], [2, 6], []), ([6], [2], []), ([2], [], [])]
     assert world.committed.complete_through == START + 6
     world.code_version = "mended"
     world.bad.clear()

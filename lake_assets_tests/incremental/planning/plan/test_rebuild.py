@@ -57,4 +57,4 @@ def test_a_source_that_is_declared_later_loses_no_pending_hour() -> None:
     world.land("raw.b", "append", late(1, 3))
     world.through["raw.b"] = START + 3
     rebuild(world, late(3), "first of b")
-    assert numbers(world.committed.pending) == [1, 6]
+    assert numbers(world.committed.pending) == [1, 2, 6]
