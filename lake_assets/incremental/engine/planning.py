@@ -512,7 +512,7 @@ def _session(
         kind: Of the session. A rebuild reads the sources as they were read before: its cost is not known.
         waiting: Hours that will be pending.
         skipped: Hours that will be skipped.
-        follows: Hours that only follow from others; they will be pending, too, unless the last hour comes out unchanged.
+        follows: Hours that only follow from others: pending, too, unless the last hour comes out unchanged.
         deferred: Those of the waiting hours that wait by the policy for late rows.
         late: What an append reads besides the new snapshots.
         complete_through: The target's complete-through after the session; None if it stays.

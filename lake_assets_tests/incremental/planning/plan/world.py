@@ -197,7 +197,7 @@ class World:
         return self.rebuilt(hour, self.tokens(dict.fromkeys(self.names, 0), end, {"append", "rewrite"}))
 
     def check(self) -> None:
-        """Every hour is in the target as the truth has it, or it waits; of a sequence, new hours may not be built yet."""
+        """Every hour is in the target as the truth has it, or it waits; new ones of a sequence may not be built."""
         if not self.marks:
             return
         waiting = self.committed.pending
