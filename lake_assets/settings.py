@@ -243,6 +243,13 @@ class Settings(BaseSettings):
         " `lake landing init` creates; 0: never",
         ge=0,
     )
+    landing_dead_letter_share: float = Field(
+        default=0.1,
+        description="share of dead letters among the messages of a topic beyond which complete-through of its raw "
+        "table stands still and an alert is sent",
+        ge=0,
+        le=1,
+    )
     landing_loads: Literal["verified", "provisional"] = Field(
         default="verified",
         description="files that are loaded into raw tables: verified, or also those not yet compared (provisional)",

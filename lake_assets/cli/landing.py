@@ -12,7 +12,7 @@ import typer
 
 from lake_assets.cli import landing_files
 from lake_assets.cli.common import AsJson, OutputFile, Partitions, kafka_servers
-from lake_assets.cli.landing_files import Topic, Zones, open_zones
+from lake_assets.cli.landing_files import Topic, Zones, open_service, open_zones, show_landing_problems
 from lake_assets.errors import UsageError
 from lake_assets.pages.terminal.render import render
 from lake_assets.settings import settings
@@ -150,7 +150,7 @@ def page(out: OutputFile = None) -> None:
     from lake_assets.pages import landing_files as drawing
     from lake_assets.pages.page import write
 
-    service = _open_service()
+    service = open_service()
     entries = service.manifest.entries(stages=("staged", "live"), verdicts=("provisional", "verified", "quarantined"))
     loaded = {feed.topic: progress_of(service.catalog, feed.raw.table, feed.topic).offsets for feed in service.feeds}
     made = drawing.page(drawing.pictures(entries, loaded), now=service.clock())
@@ -159,13 +159,13 @@ def page(out: OutputFile = None) -> None:
 
 @landing.command()
 def status(as_json: AsJson = False) -> None:
-    """Show the files of each shard and zone, by verdict, and what is lost. Reads only the manifest.
+    """Show the files of each shard and zone, by verdict, what is lost, and what is wrong. Asks no Kafka.
 
-    The exit code is 1 if a partition has stopped.
+    The exit code is 1 if something is wrong: a partition has stopped, a zone is gone or behind, files differ, or too
+    many messages are dead letters.
     """
     from lake_assets.landing.manifest.status import status
     from lake_assets.landing.topics.ledger import Ledger
-    from lake_assets.landing.topics.stops import Stops
     from lake_assets.pages.terminal import landing as views
 
     manifest = open_zones()[0].manifest
@@ -173,10 +173,7 @@ def status(as_json: AsJson = False) -> None:
     if not as_json:
         for loss in Ledger(manifest).losses():
             typer.echo(views.lost(loss))
-    stops = Stops(manifest).all()
-    for stop in stops:
-        typer.echo(f"Error: {stop.sentence}\n  → {stop.remedy}", err=True)
-    if stops:
+    if show_landing_problems(ask_kafka=False):
         raise typer.Exit(1)
 
 
@@ -211,6 +208,7 @@ def policy(
 
 
 landing.command()(landing_files.accept)
+landing.command("dead-letters")(landing_files.dead_letters)
 landing.command()(landing_files.repair)
 landing.command()(landing_files.verify)
 landing.command()(landing_files.compact)
@@ -261,19 +259,9 @@ def _show_landed(tailers: Sequence[ZoneTailer]) -> None:
         raise typer.Exit(1)
 
 
-def _open_service() -> LandingService:
-    from lake_assets.connections.catalog import open_catalog
-    from lake_assets.incremental.engine.engine import utc_now
-    from lake_assets.incremental.from_settings import open_pipeline
-    from lake_assets.landing.landing_service import LandingService
-
-    found = settings()
-    return LandingService(found, kafka_servers(), open_catalog(found), open_pipeline(found), utc_now)
-
-
 def _open_service_with_feeds() -> LandingService:
     _declared_feeds()
-    return _open_service()
+    return open_service()
 
 
 def _declared_feeds() -> tuple[Feed, ...]:

@@ -4,18 +4,22 @@ from __future__ import annotations
 
 import os
 import sys
+from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from lake_assets.cli.common import AsJson, progress_bar
+from lake_assets.cli.common import AsJson, kafka_servers, progress_bar
+from lake_assets.errors import LakeError, UsageError
 from lake_assets.pages.terminal.render import render
 from lake_assets.settings import settings
 
 if TYPE_CHECKING:
     from lake_assets.landing.consume.messages import Feed
+    from lake_assets.landing.landing_service import LandingService
     from lake_assets.landing.manifest.zone_writer import ZoneWriter
+    from lake_assets.landing.operations.problems import Problem
     from lake_assets.landing.operations.scrub import Scrub
 
 CORES = os.cpu_count() or 1
@@ -38,12 +42,46 @@ def accept(topic: Topic) -> None:
     Records which offsets are lost to which zone, and copies the files that only one zone has. The zones continue when
     they start again.
     """
-    from lake_assets.cli.common import kafka_servers
     from lake_assets.landing.operations.accept import accept
     from lake_assets.pages.terminal import landing as views
 
     for line in views.accepted(topic, accept(open_zones(), kafka_servers(), topic, now=datetime.now(UTC))):
         typer.echo(line)
+
+
+def dead_letters(
+    topic: Topic,
+    land_again: Annotated[
+        bool, typer.Option("--land-again", help="Load those that are rows by the present declaration.")
+    ] = False,
+    accept: Annotated[
+        bool, typer.Option("--accept", help="Give them up, so that they hold complete-through no longer.")
+    ] = False,
+    as_json: AsJson = False,
+) -> None:
+    """List the dead letters of TOPIC with their reasons: messages that made no row. Or land them again, or accept them.
+
+    They stay in the files of both zones. If too many messages are dead letters (LAKE_LANDING_DEAD_LETTER_SHARE),
+    complete-through of the raw table stands still until they are landed again or accepted.
+    """
+    from lake_assets.landing.consume.messages import feed_of
+    from lake_assets.landing.loading import dead_letters
+    from lake_assets.pages.terminal import landing as views
+
+    if land_again and accept:
+        raise UsageError("--land-again and --accept exclude each other.", remedy="Land again first, then accept.")
+    service = open_service()
+    feed = feed_of(service.feeds, topic)
+    if land_again:
+        done = dead_letters.land_again(service.loader(feed))
+        typer.echo(views.landed_again(feed.raw.table, done), err=as_json)
+    elif accept:
+        count = dead_letters.accept(service.loader(feed))
+        typer.echo(f"{topic}: {count:,} dead letters of hours that are not complete are given up.", err=as_json)
+    zones = [writer.zone for writer in service.zones]
+    share = settings().landing_dead_letter_share
+    found = dead_letters.dead_letters(service.manifest, zones, service.catalog, feed, limit=share)
+    render(found, views.dead_letters, as_json=as_json)
 
 
 def repair() -> None:
@@ -70,12 +108,17 @@ def verify(
 ) -> None:
     """Read every file again, repeat all checks of its landing, and check the manifest against itself.
 
-    Each finding names the command that mends it. The exit code is 1 if a check fails.
+    Findings of one cause are summed up, with the command that mends them; --json has each. The exit code is 1 if a
+    check fails.
     """
+    from lake_assets.landing.operations.coverage_checks import Finding
     from lake_assets.landing.operations.verify import verify
     from lake_assets.pages.terminal import landing as views
 
     writers = open_zones(zones)
+    dead = [problem for problem in landing_problems(ask_kafka=False) if problem.kind == "dead_letters"]
+    too_many = [problem for problem in dead if problem.level == "error"]
+    beside = [Finding("both", found.where, found.what.rstrip("."), found.remedy) for found in too_many]
     with progress_bar("Reading") as progress:
         found = verify(
             writers[0].manifest,
@@ -84,8 +127,12 @@ def verify(
             deadline=timedelta(seconds=settings().landing_deadline_seconds),
             processes=processes,
             progress=progress,
+            beside=beside,
         )
     render(found, views.verified, as_json=as_json)
+    for problem in dead if not as_json else ():
+        if problem.level == "warning":
+            typer.echo(f"{problem.what}\n  → {problem.remedy}")
     if found.findings:
         sys.exit(1)
 
@@ -196,6 +243,44 @@ def discard(zone: ZoneName, file: FileName) -> None:
 
     decide(open_zones(), zone, file, "discard", now=datetime.now(UTC))
     typer.echo(f"{file} of zone {zone} is removed. The zone lands its offsets again when it starts the next time.")
+
+
+def landing_problems(*, ask_kafka: bool = True) -> list[Problem]:
+    """Return what is wrong with landing. Without tables or a pipeline, what the manifest and the folders tell."""
+    from lake_assets.connections.addresses import kafka_address
+    from lake_assets.connections.catalog import is_blank, open_catalog
+    from lake_assets.incremental.from_settings import open_pipeline
+    from lake_assets.landing.consume.messages import feeds
+    from lake_assets.landing.operations.problems import problems
+
+    found = settings()
+    declared: tuple[Feed, ...] = ()
+    with suppress(LakeError):  # what is wrong with the declarations is told elsewhere
+        declared = feeds(open_pipeline(found), prefix=found.landing_prefix, max_bytes=found.landing_message_bytes)
+    catalog = None
+    with suppress(LakeError):  # and what is wrong with the catalog, too
+        catalog = None if is_blank(found) else open_catalog(found)
+    servers = kafka_address(found) if ask_kafka and declared else None
+    return problems(found, declared, now=datetime.now(UTC), catalog=catalog, servers=servers)
+
+
+def show_landing_problems(*, ask_kafka: bool = True) -> bool:
+    """Print what is wrong with landing; return whether anything is an error."""
+    found = landing_problems(ask_kafka=ask_kafka)
+    for problem in found:
+        typer.echo(f"{problem.level.capitalize()}: {problem.what}\n  → {problem.remedy}", err=True)
+    return any(problem.level == "error" for problem in found)
+
+
+def open_service() -> LandingService:
+    """Open landing as the settings describe it."""
+    from lake_assets.connections.catalog import open_catalog
+    from lake_assets.incremental.engine.engine import utc_now
+    from lake_assets.incremental.from_settings import open_pipeline
+    from lake_assets.landing.landing_service import LandingService
+
+    found = settings()
+    return LandingService(found, kafka_servers(), open_catalog(found), open_pipeline(found), utc_now)
 
 
 def open_zones(names: list[str] | None = None) -> list[ZoneWriter]:

@@ -15,6 +15,7 @@ from pydantic import SecretStr
 
 from lake_assets.cli.checks.declarations import analyse_changed_queries
 from lake_assets.cli.common import AsJson, create_tables, open_engine, show_problems
+from lake_assets.cli.landing_files import show_landing_problems
 from lake_assets.errors import ConfigurationError
 from lake_assets.pages.terminal.render import Column, TableView, render
 from lake_assets.settings import ENVIRONMENT_FILE, Settings, settings
@@ -67,8 +68,8 @@ def setup(
 def status(as_json: AsJson = False) -> None:
     """Show each local service: its state, process, port, memory and log file.
 
-    The exit code is 1 if a service fails again and again, or if a target is not as its sessions left it: dropped,
-    replaced, or rolled back.
+    The exit code is 1 if a service fails again and again, if something is wrong with landing, or if a target is not as
+    its sessions left it: dropped, replaced, or rolled back.
     """
     from lake_assets.services import lifecycle
 
@@ -77,8 +78,9 @@ def status(as_json: AsJson = False) -> None:
     failing = [service for service in found if service.state == "failing"]
     for service in failing:
         typer.echo(f"Error: The service {service.name} fails at every start. Read {service.log}.", err=True)
+    landing_fails = show_landing_problems()
     show_problems(open_engine())
-    if failing:
+    if failing or landing_fails:
         raise typer.Exit(1)
 
 

@@ -59,6 +59,7 @@ LakeError
 │   ├── FilesDiffer
 │   ├── FileDamaged
 │   ├── SumsDisagree
+│   ├── ZoneMismatch
 │   ├── TopicRecreated
 │   ├── OffsetsGone
 │   ├── IntakeIncomplete
@@ -132,6 +133,7 @@ from lake_assets.errors.landing import (
     OffsetsOverlap,
     SumsDisagree,
     TopicRecreated,
+    ZoneMismatch,
 )
 from lake_assets.errors.stored_state import (
     BackupDamaged,
@@ -204,4 +206,5 @@ __all__ = [
     "TurnRefused",
     "UsageError",
     "WriteAuditPublishDisabled",
+    "ZoneMismatch",
 ]

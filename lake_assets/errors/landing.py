@@ -49,6 +49,10 @@ class SumsDisagree(LandingError):
         )
 
 
+class ZoneMismatch(LandingError):
+    """The folder of a zone and the manifest do not belong together: one of them is gone, new or another one's."""
+
+
 class TopicRecreated(LandingError):
     """Kafka has another topic (`found`) under the name of one that landed (`expected`). Nothing of it is landed."""
 

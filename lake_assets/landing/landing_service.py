@@ -125,6 +125,7 @@ class LandingService:
             erasures=Erasures(self.catalog, key=lambda: erasure_key(self.settings)),
             clock=self.clock,
             provisional=self.settings.landing_loads == "provisional",
+            dead_letter_share=self.settings.landing_dead_letter_share,
         )
 
     def load(self) -> Iterator[Loaded]:

@@ -11,7 +11,11 @@ from lake_assets.cli.common import AsJson
 from lake_assets.pages.terminal.render import render
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from lake_assets.base.findings import Finding
+
+LANDING = "landing"
 
 
 def doctor(
@@ -60,4 +64,14 @@ def diagnose() -> list[Finding]:
         return found + newer
     found += run_checks([Check(machine.SERVICES, lambda: machine.check_services(settings))])
     pipeline = machine.loaded_pipeline(settings)
-    return found + diagnose_lake(settings, pipeline, clock=utc_now)
+    found += diagnose_lake(settings, pipeline, clock=utc_now)
+    return found + run_checks([Check(LANDING, _check_landing)])
+
+
+def _check_landing() -> Iterator[Finding]:
+    """Yield what is wrong with landed files and their zones."""
+    from lake_assets.base.findings import Finding
+    from lake_assets.cli.landing_files import landing_problems
+
+    for problem in landing_problems():
+        yield Finding(LANDING, problem.level, problem.what, problem.remedy)

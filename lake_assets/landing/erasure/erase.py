@@ -19,7 +19,7 @@ from lake_assets.incremental.declaration import Pipeline
 from lake_assets.incremental.engine.erasures import Erasure, KeyedHash, erasure_key
 from lake_assets.incremental.erasure.erase import GRACE, Elsewhere
 from lake_assets.landing.consume.messages import Feed, feeds
-from lake_assets.landing.manifest.open_zones import open_zones
+from lake_assets.landing.manifest.open_zones import landed_without_manifest, open_zones
 from lake_assets.landing.manifest.schema import ALL_STAGES, CURRENT_STAGES, files_of
 from lake_assets.landing.manifest.shared_state import DeletionRequest, SharedState
 from lake_assets.landing.manifest.store import has_landed
@@ -81,7 +81,7 @@ def erase_landed(
     Raises:
         LandingError: What `scrub` raises.
     """
-    if not has_landed(settings):
+    if not has_landed(settings) and not landed_without_manifest(settings):
         return LandedErasure()
     writers = open_zones(settings)
     requested = list(erasures)

@@ -8,6 +8,7 @@ neither; `verify` reports both.
 from __future__ import annotations
 
 import errno
+import json
 import os
 import re
 from collections.abc import Iterable, Iterator, Mapping
@@ -20,12 +21,15 @@ from lake_assets.errors import ConfigurationError, DiskFull, FileDamaged, SumsDi
 from lake_assets.landing.files import formats
 from lake_assets.landing.files.checked_reading import damage_of, digest_of, read_checked
 from lake_assets.landing.files.checksum import Tally
-from lake_assets.landing.files.entries import DataFile, Kind, check_file_name, file_name
+from lake_assets.landing.files.entries import NAME, DataFile, Kind, check_file_name, file_name
 from lake_assets.landing.files.records import Record
 
 ZONE = re.compile(r"[a-z][a-z0-9-]{0,15}")
 DRAFT = ".draft-"
 QUARANTINE = "quarantine"
+MARKER = "zone.json"
+"""The file of a zone's folder that says which storage it is."""
+
 NO_SPACE = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 """The errors of a full disk, an exceeded quota, and the limit of a process."""
 
@@ -116,6 +120,26 @@ class Zone:
         if quarantined.exists():
             quarantined.replace(self.path(name))
 
+    def storage_id(self) -> str | None:
+        """Return the id in the marker of the folder; None if the folder or its marker is not there, or is damaged."""
+        try:
+            return str(json.loads((self.folder / MARKER).read_text())["storage"])
+        except (FileNotFoundError, ValueError, TypeError, KeyError):
+            return None
+
+    def mark(self, storage: str) -> None:
+        """Write the marker of the folder, as a whole. The folder is created if it is not there."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        draft = self.folder / f"{DRAFT}{uuid4().hex}"
+        draft.write_text(json.dumps({"zone": self.name, "storage": storage}) + "\n")
+        draft.replace(self.folder / MARKER)
+
+    def landed_names(self) -> set[str]:
+        """Return the names of the landed files in the folder, whether the manifest has them or not."""
+        if not self.folder.exists():
+            return set()
+        return {path.name for path in self.folder.iterdir() if NAME.fullmatch(path.name)}
+
     def drop(self, name: str) -> None:
         """Remove a file, in quarantine or not. Safe to repeat."""
         self.path(name).unlink(missing_ok=True)
@@ -128,7 +152,7 @@ class Zone:
         latest = written_before.timestamp()
         found = []
         for path in self.folder.iterdir():
-            if path.is_file() and path.stat().st_mtime < latest:
+            if path.is_file() and path.name != MARKER and path.stat().st_mtime < latest:
                 found.append(path.name)
         return sorted(found)
 

@@ -31,7 +31,7 @@ from lake_assets.landing.files.sharding import parse_shard
 from lake_assets.landing.files.zone_folder import Zone
 from lake_assets.landing.loading.batch import Batch, LandedRow, commit
 from lake_assets.landing.loading.progress import Progress, is_credible, read_progress
-from lake_assets.landing.loading.unread_files import unread_files
+from lake_assets.landing.loading.unread_files import dead_letter_files, unread_files
 from lake_assets.landing.manifest.coverage import Cover, limit_ends, ready_ends
 from lake_assets.landing.manifest.schema import Entry, files_of
 from lake_assets.landing.manifest.store import Manifest
@@ -112,6 +112,7 @@ class Loader:
         erasures: The registry of erasures.
         clock: Returns the present time, in UTC.
         provisional: Whether provisional files may be read too.
+        dead_letter_share: If more of the messages are dead letters, complete-through stands still.
     """
 
     catalog: Catalog
@@ -123,6 +124,7 @@ class Loader:
     erasures: Erasures
     clock: Callable[[], datetime]
     provisional: bool = False
+    dead_letter_share: float = 1.0
 
     def load(self) -> Iterator[Loaded]:
         """Load batch after batch, until no offset is ready.
@@ -162,8 +164,11 @@ class Loader:
         now = self.clock()
         before = progress.without_future(now)
         after = before.after({}, self._idle_heartbeats(progress, begun, now))
-        complete_through = after.complete_through(self.partitions)
-        if complete_through is None or complete_through == before.complete_through(self.partitions):
+        reached = after.complete_through(self.partitions)
+        if reached is None or reached == before.complete_through(self.partitions):
+            return None
+        after, complete_through = self._judged(table, after)
+        if after.letters.held and before.letters.held:
             return None
         commit(self.catalog, table, Batch([], after, complete_through))
         return Loaded(self.feed.raw.table, after.batch_id, "", {}, 0, 0, complete_through)
@@ -210,10 +215,11 @@ class Loader:
     def _commit(self, table: Table, progress: Progress, choice: _Choice, records: Sequence[Record]) -> Loaded:
         now = self.clock()
         sent = [self._landed_row(record) for record in records if heartbeat_of(record.headers) is None]
-        rows = self._without_erased(sent)
+        rows = self.without_erased(sent)
         heartbeats, ignored = _latest_heartbeats(records, now)
-        after = progress.without_future(now).after(choice.ends, heartbeats)
-        complete_through = after.complete_through(self.partitions)
+        dead = self._count_dead_letters(choice)
+        counted = progress.without_future(now).after(choice.ends, heartbeats).counting(len(sent) + dead, dead)
+        after, complete_through = self._judged(table, counted)
         reach("loading-read")
         commit(self.catalog, table, Batch(rows, after, complete_through))
         return Loaded(
@@ -226,6 +232,20 @@ class Loader:
             complete_through=complete_through,
             ignored=ignored,
         )
+
+    def _judged(self, table: Table, progress: Progress) -> tuple[Progress, int | None]:
+        current = iceberg.complete_through(table, self.feed.raw.table)
+        return progress.judged(self.partitions, current, self.dead_letter_share)
+
+    def _count_dead_letters(self, choice: _Choice) -> int:
+        """Count the dead letters of the files that end within a batch."""
+        starts = {partition: start for partition, (start, _) in choice.offsets.items()}
+        count = 0
+        for file in dead_letter_files(self.manifest, self.feed.topic, choice.zone.name, starts):
+            ((partition, (_, last)),) = file.ranges.items()
+            if last < choice.ends[partition]:
+                count += file.count
+        return count
 
     def _read_first_undamaged(self, choices: Sequence[_Choice]) -> tuple[_Choice, list[Record]]:
         """Return the first choice that can be read, and its records. Raises `FileDamaged` if none can."""
@@ -268,7 +288,7 @@ class Loader:
             )
         return LandedRow(row, from_milliseconds(record.timestamp))
 
-    def _without_erased(self, rows: list[LandedRow]) -> list[LandedRow]:
+    def without_erased(self, rows: list[LandedRow]) -> list[LandedRow]:
         """Drop rows that were sent before their subject was erased. Costs one look at the catalog if nobody was."""
         erasures = self.erasures.rows()
         if not erasures:

@@ -6,7 +6,7 @@ Names of files change under compaction, and summaries of snapshots expire; offse
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import Any
@@ -26,11 +26,43 @@ HEARTBEATS = "lake.landing.heartbeats"
 BATCH = "lake.landing.batch"
 """Table property: the number of the last batch that was loaded."""
 
+LETTERS = "lake.landing.dead-letters"
+"""Table property: JSON, topic → the fields of `LetterCounts`."""
+
 MAX_AHEAD = timedelta(minutes=10)
 """A heartbeat that is later than the clock by more than this does not count: a clock is wrong."""
 
 BATCH_PREFIX = "landing-"
 """Begins the `batch_id` of landed rows. Rows with another one were written to the raw table without landing."""
+
+
+Spans = Mapping[int, Sequence[tuple[int, int]]]
+"""Partition → ranges of offsets, both inclusive, in ascending order. All dead letters within a range are meant."""
+
+
+@dataclass(frozen=True)
+class LetterCounts:
+    """The dead letters of a topic, as far as it is loaded.
+
+    Attributes:
+        messages: Number of messages since complete-through moved, without heartbeats.
+        dead: Number of dead letters among them.
+        held: Whether complete-through stands still because too many of the messages were dead letters.
+        settled: The dead letters that were loaded again or accepted.
+    """
+
+    messages: int = 0
+    dead: int = 0
+    held: bool = False
+    settled: Spans = field(default_factory=dict)
+
+    def exceeds(self, share: float) -> bool:
+        """Return whether more of the messages are dead letters than a share of them."""
+        return self.dead > share * self.messages
+
+    def settles(self, partition: int, first: int, last: int) -> bool:
+        """Return whether all dead letters of a range of offsets, both inclusive, are settled."""
+        return any(begin <= first and last <= end for begin, end in self.settled.get(partition, ()))
 
 
 @dataclass(frozen=True)
@@ -42,12 +74,14 @@ class Progress:
         offsets: Partition → the next offset to load.
         heartbeats: Partition → the latest heartbeat.
         batch: The number of the last batch; 0 if there is none.
+        letters: The dead letters.
     """
 
     topic: str
     offsets: Mapping[int, int] = field(default_factory=dict)
     heartbeats: Mapping[int, datetime] = field(default_factory=dict)
     batch: int = 0
+    letters: LetterCounts = field(default_factory=LetterCounts)
 
     @property
     def batch_id(self) -> str:
@@ -70,6 +104,26 @@ class Progress:
             heartbeats=latest,
             batch=self.batch + 1,
         )
+
+    def counting(self, messages: int, dead: int) -> Progress:
+        """Return the progress with further messages, some of them dead letters."""
+        counts = replace(self.letters, messages=self.letters.messages + messages, dead=self.letters.dead + dead)
+        return replace(self, letters=counts)
+
+    def judged(self, partitions: Iterable[int], current: int | None, share: float) -> tuple[Progress, int | None]:
+        """Return the progress and the complete-through that it reaches, which dead letters may hold.
+
+        Args:
+            partitions: All partitions of the topic.
+            current: The complete-through of the table.
+            share: If more of the messages since it moved are dead letters, it stays there until they are settled.
+        """
+        reached = self.complete_through(partitions)
+        if reached is None or (current is not None and reached <= current):
+            return self, reached
+        if self.letters.held or self.letters.exceeds(share):
+            return replace(self, letters=replace(self.letters, held=True)), current
+        return replace(self, letters=replace(self.letters, messages=0, dead=0)), reached
 
     def without_future(self, now: datetime) -> Progress:
         """Return the progress without heartbeats of the future, which a version before may have stored."""
@@ -110,6 +164,7 @@ def read_progress(properties: Mapping[str, str], topic: str) -> Progress:
         offsets=offsets,
         heartbeats={partition: datetime.fromisoformat(at) for partition, at in heartbeats.items()},
         batch=int(properties.get(BATCH, "0")),
+        letters=_letters(json.loads(properties.get(LETTERS, "{}")).get(topic, {})),
     )
 
 
@@ -130,11 +185,33 @@ def progress_properties(progress: Progress, properties: Mapping[str, str]) -> di
         properties: The present properties of the table; their values of other topics are kept.
     """
     heartbeats = {partition: at.isoformat() for partition, at in progress.heartbeats.items()}
-    return {
+    found = {
         OFFSETS: _with_topic(properties.get(OFFSETS), progress.topic, progress.offsets),
         HEARTBEATS: _with_topic(properties.get(HEARTBEATS), progress.topic, heartbeats),
         BATCH: str(progress.batch),
     }
+    if LETTERS in properties or progress.letters != LetterCounts():
+        found[LETTERS] = _with_letters(properties.get(LETTERS), progress)
+    return found
+
+
+def _letters(stored: Mapping[str, Any]) -> LetterCounts:
+    spans: dict[int, list[tuple[int, int]]] = {}
+    for partition, several in stored.get("settled", {}).items():
+        spans[int(partition)] = [(first, last) for first, last in several]
+    return LetterCounts(stored.get("messages", 0), stored.get("dead", 0), stored.get("held", False), spans)
+
+
+def _with_letters(text: str | None, progress: Progress) -> str:
+    by_topic = json.loads(text or "{}")
+    counts = progress.letters
+    by_topic[progress.topic] = {
+        "messages": counts.messages,
+        "dead": counts.dead,
+        "held": counts.held,
+        "settled": with_text_keys(counts.settled),
+    }
+    return json.dumps(by_topic, sort_keys=True, separators=(",", ":"))
 
 
 def _of_topic(text: str | None, topic: str) -> dict[int, Any]:

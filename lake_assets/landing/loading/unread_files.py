@@ -10,7 +10,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import sqlalchemy as sa
 
-from lake_assets.landing.files.sharding import parse_shard
+from lake_assets.landing.files.entries import DataFile
+from lake_assets.landing.files.sharding import Shard, parse_shard
 from lake_assets.landing.manifest.row_conversion import entry_of
 from lake_assets.landing.manifest.schema import FILES, RANGES, Entry
 from lake_assets.landing.manifest.store import Manifest
@@ -46,6 +47,14 @@ def unread_files(
                     for entry in _files_from(connection, zone, shard, partition, start):
                         found[zone, entry.file.name] = entry
     return sorted(found.values(), key=_order)
+
+
+def dead_letter_files(manifest: Manifest, topic: str, zone: str, starts: Mapping[int, int]) -> list[DataFile]:
+    """Return the live files of dead letters of a zone that end at an offset of a partition, or beyond it."""
+    shard = str(Shard(topic, dead_letters=True))
+    with manifest.engine.connect() as connection:
+        found = [_files_from(connection, zone, shard, partition, start) for partition, start in starts.items()]
+        return [entry.file for entries in found for entry in entries]
 
 
 def _order(entry: Entry) -> tuple[str, str, int, str]:

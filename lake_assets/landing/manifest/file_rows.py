@@ -16,6 +16,7 @@ from lake_assets.landing.files.sharding import Shard, parse_shard
 from lake_assets.landing.manifest.row_conversion import NOT_SHARDED, entry_of, range_rows_of, row_of
 from lake_assets.landing.manifest.schema import (
     CURRENT_STAGES,
+    DEAD_LETTERS,
     DELETIONS,
     DONE,
     ENDS,
@@ -206,6 +207,11 @@ class FileRows:
     def lower_ends(self, file: DataFile) -> None:
         """Let the landed ends of a file's partitions follow from the files that are left, after it was discarded."""
         topic = parse_shard(file.shard).topic
+        if file.holds_dead_letters:
+            for partition, (first, _) in file.ranges.items():
+                dead = {"zone": file.zone, "topic": topic, "partition": partition, "first": first}
+                self._connection.execute(sa.delete(DEAD_LETTERS).filter_by(**dead))
+            return
         for partition in file.ranges:
             query = (
                 sa.select(sa.func.max(RANGES.c.last))
@@ -223,6 +229,7 @@ class FileRows:
     def _raise_ends(self, file: DataFile) -> None:
         shard = parse_shard(file.shard)
         if shard.dead_letters:
+            self._remember_dead_letters(file, shard.topic)
             return
         for partition, (first, last) in file.ranges.items():
             place = _is_end(file.zone, shard.topic, partition)
@@ -234,6 +241,12 @@ class FileRows:
             elif first < found.begun or last >= found.end:
                 widened = {"begun": min(first, found.begun), "end": max(last + 1, found.end)}
                 self._connection.execute(sa.update(ENDS).where(place).values(widened))
+
+    def _remember_dead_letters(self, file: DataFile, topic: str) -> None:
+        for partition, (first, last) in file.ranges.items():
+            place = {"zone": file.zone, "topic": topic, "partition": partition, "first": first}
+            if self._connection.execute(sa.select(DEAD_LETTERS.c.last).filter_by(**place)).first() is None:
+                self._connection.execute(sa.insert(DEAD_LETTERS).values(**place, last=last))
 
     def remove(self, zone: str, name: str) -> None:
         """Delete a file and its ranges; does nothing if the manifest does not have it."""

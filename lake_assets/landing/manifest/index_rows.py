@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import sqlalchemy as sa
 
 from lake_assets.landing.files.entries import DataFile
-from lake_assets.landing.files.offset_ranges import first_offsets
+from lake_assets.landing.files.offset_ranges import RangeIndex, first_offsets
+from lake_assets.landing.files.sharding import Shard
 from lake_assets.landing.manifest.row_conversion import entry_of, range_rows_of, row_of
-from lake_assets.landing.manifest.schema import ENDS, FILES, RANGES
+from lake_assets.landing.manifest.schema import DEAD_LETTERS, ENDS, FILES, RANGES
 from lake_assets.landing.manifest.store import Manifest
 
 DERIVED = ("topic", "shards", "identity")
@@ -46,6 +47,41 @@ def recorded_ends(manifest: Manifest, topic: str) -> dict[str, dict[int, int]]:
         for row in connection.execute(sa.select(ENDS).where(ENDS.c.topic == topic)):
             found.setdefault(row.zone, {})[row.partition] = row.end
     return found
+
+
+def lost_dead_letters(manifest: Manifest, zone: str, topic: str) -> list[tuple[int, int, int]]:
+    """Return where a zone has landed dead letters and no zone has a file of them any more: partition, first, last."""
+    query = sa.select(DEAD_LETTERS.c.partition, DEAD_LETTERS.c.first, DEAD_LETTERS.c.last)
+    query = query.where(DEAD_LETTERS.c.zone == zone, DEAD_LETTERS.c.topic == topic)
+    shard = str(Shard(topic, dead_letters=True))
+    with manifest.engine.connect() as connection:
+        landed = connection.execute(query.order_by(DEAD_LETTERS.c.partition, DEAD_LETTERS.c.first)).all()
+        of_files = sa.select(RANGES.c.partition, RANGES.c.first, RANGES.c.last)
+        of_files = of_files.join(FILES, (FILES.c.zone == RANGES.c.zone) & (FILES.c.name == RANGES.c.name))
+        found = RangeIndex(
+            {partition: (first, last)}
+            for partition, first, last in connection.execute(of_files.where(RANGES.c.shard == shard))
+        )
+    return [(p, first, last) for p, first, last in landed if not found.overlaps({p: (first, last)})]
+
+
+def forget_lost_dead_letters(manifest: Manifest, topic: str, earliest: Mapping[int, int]) -> None:
+    """Forget the dead letters that no zone has a file of, and that Kafka does not have any more either.
+
+    Args:
+        manifest: The manifest.
+        topic: The topic.
+        earliest: Partition → the landed offset of the first message that Kafka has.
+    """
+    with manifest.engine.connect() as connection:
+        zones = connection.execute(sa.select(DEAD_LETTERS.c.zone).where(DEAD_LETTERS.c.topic == topic).distinct())
+        lost = {zone: lost_dead_letters(manifest, zone, topic) for zone in zones.scalars()}
+    with manifest.change() as (connection, _):
+        for zone, several in lost.items():
+            for partition, first, _ in several:
+                if first < earliest.get(partition, 0):
+                    place = {"zone": zone, "topic": topic, "partition": partition, "first": first}
+                    connection.execute(sa.delete(DEAD_LETTERS).filter_by(**place))
 
 
 def begun_offsets(manifest: Manifest, topic: str, files: Iterable[DataFile]) -> dict[int, int]:

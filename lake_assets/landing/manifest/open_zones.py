@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from lake_assets.errors import UsageError
 from lake_assets.landing.files.zone_folder import Zone
-from lake_assets.landing.manifest.store import open_manifest
+from lake_assets.landing.manifest.store import has_landed, open_manifest
 from lake_assets.landing.manifest.zone_writer import ZoneWriter
 from lake_assets.settings import Settings
 
@@ -30,6 +30,13 @@ def open_zones(settings: Settings, names: Iterable[str] = ()) -> list[ZoneWriter
             raise no_such_zone(name)
     manifest = open_manifest(settings)
     return [ZoneWriter(Zone(name, settings.landing_folder / name), manifest) for name in wanted]
+
+
+def landed_without_manifest(settings: Settings) -> int:
+    """Return how many landed files the folders of zones have although the manifest does not exist."""
+    if has_landed(settings):
+        return 0
+    return sum(len(Zone(name, settings.landing_folder / name).landed_names()) for name in ZONES)
 
 
 def other_zones(settings: Settings, name: str) -> list[Zone]:

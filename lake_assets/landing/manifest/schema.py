@@ -41,6 +41,14 @@ FORMATS = sa.Table(
 )
 """The formats that versions have given the manifest. One of an earlier version has no row, and the first format."""
 
+ZONES = sa.Table(
+    "landing_zone",
+    METADATA,
+    sa.Column("zone", sa.String(16), primary_key=True),
+    sa.Column("storage", sa.String(32), nullable=False),
+)
+"""The id of the storage of each zone, which the marker in its folder repeats. A zone of an earlier version has none."""
+
 FILES = sa.Table(
     "landing_file",
     METADATA,
@@ -142,6 +150,17 @@ ENDS = sa.Table(
     sa.Column("end", sa.BigInteger, nullable=False),
 )
 """The first offset that a zone has landed, and the offset after the last one, whatever becomes of its files' rows."""
+
+DEAD_LETTERS = sa.Table(
+    "landing_dead_letters",
+    METADATA,
+    sa.Column("zone", sa.String(16), primary_key=True),
+    sa.Column("topic", sa.String(160), primary_key=True),
+    sa.Column("partition", sa.Integer, primary_key=True, autoincrement=False),
+    sa.Column("first", sa.BigInteger, primary_key=True, autoincrement=False),
+    sa.Column("last", sa.BigInteger, nullable=False),
+)
+"""Where a zone has landed dead letters, whatever becomes of the rows of their files."""
 
 EPOCHS = sa.Table(
     "landing_topic",

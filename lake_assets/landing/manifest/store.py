@@ -28,6 +28,7 @@ from lake_assets.landing.manifest.schema import (
     FILES,
     HEAD,
     READABLE,
+    ZONES,
     Entry,
     Stage,
     Verdict,
@@ -148,6 +149,20 @@ class Manifest:
         ordered = query.order_by(FILES.c.shard, FILES.c.version, FILES.c.name, FILES.c.zone)
         with self.engine.connect() as connection:
             return [entry_of(row) for row in connection.execute(ordered)]
+
+    def storage_id(self, zone: str) -> str | None:
+        """Return the id of the storage of a zone; None if none was recorded."""
+        with self.engine.connect() as connection:
+            return connection.execute(sa.select(ZONES.c.storage).where(ZONES.c.zone == zone)).scalar()
+
+    def record_storage(self, zone: str, storage: str) -> str:
+        """Record the id of the storage of a zone; return the recorded one, which may be another process's."""
+        with self.change() as (connection, _):
+            query = sa.select(ZONES.c.storage).where(ZONES.c.zone == zone)
+            recorded = connection.execute(query).scalar()
+            if recorded is None:
+                connection.execute(sa.insert(ZONES).values(zone=zone, storage=storage))
+            return recorded or storage
 
     def entry(self, zone: str, name: str) -> Entry | None:
         """Return the entry of a file; None if the manifest does not have it."""

@@ -13,7 +13,7 @@ from lake_assets.landing.files.entries import DataFile
 from lake_assets.landing.files.offset_ranges import first_offsets
 from lake_assets.landing.files.sharding import parse_shard
 from lake_assets.landing.manifest.coverage import Cover
-from lake_assets.landing.manifest.index_rows import begun_offsets
+from lake_assets.landing.manifest.index_rows import begun_offsets, forget_lost_dead_letters
 from lake_assets.landing.manifest.schema import ALL_VERDICTS, CURRENT_STAGES, Entry, files_of
 from lake_assets.landing.manifest.store import Manifest
 from lake_assets.landing.manifest.zone_writer import ZoneWriter
@@ -68,6 +68,7 @@ def accept(writers: Sequence[ZoneWriter], servers: str, topic: str, *, now: date
         _require_partitions(topic, landed_ends(manifest, topic), watched.state.ends)
     Ledger(manifest).accept(found.epoch, found.losses, after=watched.epoch, now=now)
     reach("landing-accepted")
+    forget_lost_dead_letters(manifest, topic, watched.earliest)
     copied = _copy_lacking(writers, topic, found, watched, now=now)
     Stops(manifest).clear(topic, zones)
     return Accepted(found.epoch if found.epoch != watched.epoch else None, found.losses, copied)

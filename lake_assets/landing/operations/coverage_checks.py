@@ -22,12 +22,14 @@ class Finding:
     Attributes:
         problem: In words, with offsets and checksums.
         remedy: The command that mends it.
+        cause: The problem without names, offsets and checksums: findings of one cause are shown as one.
     """
 
     zone: str
     name: str
     problem: str
     remedy: str = ""
+    cause: str = ""
 
 
 @dataclass(frozen=True)
@@ -54,7 +56,9 @@ def misnamed(entries: Iterable[Entry]) -> Iterator[Finding]:
     for file in files_of(entries):
         if is_misnamed(file):
             problem = f"({offsets(file)}) has a name that is not that of these offsets"
-            yield Finding(file.zone, file.name, problem, discard_and_run(file))
+            yield Finding(
+                file.zone, file.name, problem, discard_and_run(file), "has a name that is not that of its offsets"
+            )
 
 
 def is_misnamed(file: DataFile) -> bool:
@@ -73,6 +77,7 @@ def unrequested(entries: Iterable[Entry], requests: Collection[str]) -> Iterator
                 file.name,
                 f"was scrubbed for {', '.join(unknown)}, which the manifest does not have",
                 f"`lake landing scrub {topic} ID --request {unknown[0]}`",
+                "was scrubbed for a request that the manifest does not have",
             )
 
 
@@ -138,7 +143,9 @@ def _held_twice(files: Iterable[DataFile], finer: Sequence[RangeIndex]) -> Itera
     for file in files:
         if any(index.overlaps(file.ranges) for index in finer):
             problem = f"({offsets(file)}) holds records that files of other shards hold, too"
-            yield Finding(file.zone, file.name, problem, discard_and_run(file))
+            yield Finding(
+                file.zone, file.name, problem, discard_and_run(file), "holds records that other files hold, too"
+            )
 
 
 def discard_and_run(file: DataFile) -> str:
@@ -150,7 +157,7 @@ def _hole(topic: str, zone: str, partition: int, span: tuple[int, int]) -> Findi
     first, last = span
     problem = f"p{partition}:[{first}:{last}] is in no file of this zone"
     remedy = f"`lake landing repair`; then `lake landing run`; if Kafka has forgotten it, `lake landing accept {topic}`"
-    return Finding(zone, topic, problem, remedy)
+    return Finding(zone, topic, problem, remedy, "offsets are in no file of this zone")
 
 
 def _index(rows: TopicRows, zone: str, *, dead_letters: bool) -> RangeIndex:

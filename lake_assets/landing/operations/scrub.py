@@ -89,8 +89,12 @@ def scrub(writer: ZoneWriter, topic: str, by: Scrub, *, now: datetime) -> list[s
         The names of the new files.
 
     Raises:
+        ZoneMismatch: The folder of the zone and the manifest do not belong together.
         LandingError: What `Manifest.replace` raises.
     """
+    mismatch = writer.storage_problem()
+    if mismatch is not None:
+        raise mismatch
     requests = SharedState(writer.manifest).deletions(topic)
     made = []
     for entry in writer.entries(topic, stages=CURRENT_STAGES):

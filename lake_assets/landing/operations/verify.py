@@ -19,10 +19,17 @@ from lake_assets.landing.files.checksum import total
 from lake_assets.landing.files.entries import DataFile, compare, identity_of, names_of, offsets
 from lake_assets.landing.files.zone_folder import DRAFT, Zone
 from lake_assets.landing.manifest.compaction_choice import graph
-from lake_assets.landing.manifest.index_rows import begun_offsets, landed_topics, misfits, recorded_ends
+from lake_assets.landing.manifest.index_rows import (
+    begun_offsets,
+    landed_topics,
+    lost_dead_letters,
+    misfits,
+    recorded_ends,
+)
 from lake_assets.landing.manifest.schema import ALL_STAGES, ALL_VERDICTS, CURRENT_STAGES, Entry, files_of
 from lake_assets.landing.manifest.shared_state import SharedState
 from lake_assets.landing.manifest.store import Manifest
+from lake_assets.landing.manifest.zone_writer import ZoneWriter
 from lake_assets.landing.operations.coverage_checks import (
     Finding,
     TopicRows,
@@ -39,6 +46,7 @@ from lake_assets.landing.topics.ledger import Ledger
 from lake_assets.landing.topics.stops import Stops
 
 REPAIR = "`lake landing repair`"
+GONE = "the folder of the zone and the manifest do not belong together"
 
 Stored = tuple[Zone, DataFile]
 Check = Callable[[Stored], str | None]
@@ -72,6 +80,7 @@ def verify(
     deadline: timedelta,
     processes: int = 1,
     progress: Progress = lambda done, of: None,
+    beside: Iterable[Finding] = (),
 ) -> Verification:
     """Read every live and staged file of zones and return what is wrong.
 
@@ -82,11 +91,17 @@ def verify(
         deadline: How long a file may wait for the other zone's file, or lie in its folder before it is added.
         processes: How many processes read at the same time.
         progress: Called after each file.
+        beside: What other checks have found; it comes first.
     """
     by_name = {zone.name: zone for zone in zones}
     entries = _of_zones(by_name, manifest.entries(stages=CURRENT_STAGES))
-    findings = list(_damaged(manifest, by_name, entries, min(processes, len(entries)), progress))
+    findings = [*beside, *_mismatches(manifest, zones)]
+    gone = {found.zone for found in findings if found.cause == GONE}
+    readable = [entry for entry in entries if entry.file.zone not in gone]
+    findings += _damaged(manifest, by_name, readable, min(processes, len(readable)), progress)
     for zone in zones:
+        if zone.name in gone:
+            continue
         findings += _strays(manifest, zone, now - deadline)
     findings += _differing(entries)
     findings += _overlapping(entries)
@@ -97,13 +112,21 @@ def verify(
     for entry in _of_zones(by_name, quarantined(manifest)):
         findings.append(_quarantined(entry))
     findings += _stopped(manifest, by_name)
-    files = files_of(entries)
+    files = files_of(readable)
     return Verification(
         files=len(files),
         records=sum(file.count for file in files),
         bytes=sum(file.size for file in files),
         findings=findings,
     )
+
+
+def _mismatches(manifest: Manifest, zones: Iterable[Zone]) -> Iterator[Finding]:
+    """Yield the zones whose folder and the manifest do not belong together; their files are not read."""
+    for zone in zones:
+        mismatch = ZoneWriter(zone, manifest).storage_problem()
+        if mismatch is not None:
+            yield Finding(zone.name, str(zone.folder), mismatch.problem.rstrip("."), mismatch.remedy, GONE)
 
 
 def _stopped(manifest: Manifest, zones: Collection[str]) -> Iterator[Finding]:
@@ -185,7 +208,7 @@ def _differing(entries: Iterable[Entry]) -> Iterator[Finding]:
                 problem = (
                     f"({offsets(one)}) has the checksum {one.checksum}, that of zone {other.zone} {other.checksum}"
                 )
-                yield Finding(one.zone, one.name, problem, discard_and_run(one))
+                yield Finding(one.zone, one.name, problem, discard_and_run(one), "differs from the other zone's file")
 
 
 def _overlapping(entries: Iterable[Entry]) -> Iterator[Finding]:
@@ -196,7 +219,7 @@ def _overlapping(entries: Iterable[Entry]) -> Iterator[Finding]:
         try:
             graph(files)
         except OffsetsOverlap as overlap:
-            yield Finding(zone, shard, overlap.problem.rstrip("."), overlap.remedy)
+            yield Finding(zone, shard, overlap.problem.rstrip("."), overlap.remedy, "two files have the same offset")
 
 
 def _unequal_to_their_origin(manifest: Manifest, entries: Iterable[Entry]) -> Iterator[Finding]:
@@ -210,7 +233,7 @@ def _unequal_to_their_origin(manifest: Manifest, entries: Iterable[Entry]) -> It
         expected = total(part.checksum for part in parts)
         if expected != file.checksum:
             problem = f"has the checksum {file.checksum}, but the files that it was made from have {expected}"
-            yield Finding(file.zone, file.name, problem, discard_and_run(file))
+            yield Finding(file.zone, file.name, problem, discard_and_run(file), "is not the sum of its origin")
 
 
 def _compacted_parts(file: DataFile, known: Mapping[tuple[str, str], DataFile]) -> list[DataFile]:
@@ -240,8 +263,17 @@ def manifest_findings(manifest: Manifest, zones: Sequence[str]) -> Iterator[Find
         rows = TopicRows(topic, entries, Ledger(manifest).gaps(topic), begun, recorded_ends(manifest, topic))
         requests = {request.request_id for request in SharedState(manifest).deletions(topic)}
         for zone in zones:
+            yield from _lost_dead_letters(manifest, zone, topic)
             yield from _of_topic(rows, zone, requests)
             yield from _missing(manifest, rows, zone)
+
+
+def _lost_dead_letters(manifest: Manifest, zone: str, topic: str) -> Iterator[Finding]:
+    """Yield dead letters that a zone has landed, and of which no zone has a file any more."""
+    for partition, first, last in lost_dead_letters(manifest, zone, topic):
+        problem = f"dead letters of p{partition}:[{first}:{last}] are in no file of any zone any more"
+        remedy = f"`lake landing run --zone {zone}`; if Kafka has forgotten them, `lake landing accept {topic}`"
+        yield Finding(zone, topic, problem, remedy, "dead letters are in no file of any zone any more")
 
 
 def _of_topic(rows: TopicRows, zone: str, requests: Collection[str]) -> Iterator[Finding]:
@@ -256,12 +288,13 @@ def _missing(manifest: Manifest, rows: TopicRows, zone: str) -> Iterator[Finding
     missing = missing_files(manifest, zone, rows.topic)
     for file in missing:
         problem = f"({offsets(file)}) of zone {file.zone} is missing here; the zone lands it again when it starts"
-        yield Finding(zone, file.name, problem, f"`lake landing run --zone {zone}`")
+        yield Finding(zone, file.name, problem, f"`lake landing run --zone {zone}`", "is missing in this zone")
     paired = without_partner(rows, zone)
     for file in paired:
         if file not in missing:
             problem = f"({offsets(file)}) is verified in zone {file.zone}, and this zone has nothing there any more"
-            yield Finding(zone, file.name, problem, f"{REPAIR}, or `lake landing run --zone {zone}`")
+            remedy = f"{REPAIR}, or `lake landing run --zone {zone}`"
+            yield Finding(zone, file.name, problem, remedy, "is verified in the other zone, and gone here")
     yield from not_landed(rows, zone, [file.ranges for file in (*missing, *paired)])
 
 
@@ -271,10 +304,11 @@ def _overdue(entry: Entry, now: datetime) -> Finding:
         f"({offsets(entry.file)}) has waited {waited} s for the other zone's file: "
         "that zone lags, or a manifest write was lost"
     )
-    return Finding(entry.file.zone, entry.file.name, problem, "`lake landing run`, in all zones")
+    remedy = "`lake landing run`, in all zones"
+    return Finding(entry.file.zone, entry.file.name, problem, remedy, "waits for the other zone's file")
 
 
 def _quarantined(entry: Entry) -> Finding:
     file = entry.file
     remedy = f"`lake landing quarantine release {file.zone} {file.name}`, or `discard` instead of `release`"
-    return Finding(file.zone, file.name, f"is quarantined: {entry.reason}".rstrip("."), remedy)
+    return Finding(file.zone, file.name, f"is quarantined: {entry.reason}".rstrip("."), remedy, "is quarantined")

@@ -38,7 +38,11 @@ def open_tailer(
         clock: Returns the present time, in UTC.
         read_at_once: The most messages of one read.
         alarm: As in `ZoneTailer`.
+
+    Raises:
+        ZoneMismatch: The folder of the zone and the manifest do not belong together.
     """
+    writer.require_storage()
     policy = Policy(
         max_messages=settings.landing_file_messages,
         max_bytes=settings.landing_file_bytes,

@@ -14,11 +14,13 @@ from datetime import datetime
 from lake_assets.errors import OffsetsGone
 from lake_assets.landing.consume.kafka_reader import Place, Reader
 from lake_assets.landing.consume.messages import Feed
-from lake_assets.landing.files.entries import DataFile
+from lake_assets.landing.files.checksum import NOTHING
+from lake_assets.landing.files.entries import DataFile, file_name
 from lake_assets.landing.files.offset_ranges import RangeIndex, Ranges, first_offsets, last_offsets, next_offsets
 from lake_assets.landing.files.records import Record
 from lake_assets.landing.files.sharding import Shard, parse_shard
 from lake_assets.landing.files.zone_folder import Zone
+from lake_assets.landing.manifest.index_rows import lost_dead_letters
 from lake_assets.landing.manifest.schema import ALL_VERDICTS, CURRENT_STAGES, Entry, Verdict
 from lake_assets.landing.manifest.store import Manifest
 from lake_assets.landing.manifest.zone_writer import ZoneWriter
@@ -44,6 +46,36 @@ def missing_files(manifest: Manifest, zone: str, topic: str) -> list[DataFile]:
         else:
             others.append(entry)
     return gaps(own, others)
+
+
+def forgotten_files(manifest: Manifest, zone: str, topic: str, earliest: Mapping[int, int]) -> list[DataFile]:
+    """Return the verified files of another zone that a zone misses and cannot read: Kafka has forgotten their offsets.
+
+    Args:
+        manifest: The manifest.
+        zone: The zone.
+        topic: The topic.
+        earliest: Partition → the landed offset of the first message that Kafka has.
+    """
+    entries = manifest.entries(topic=topic, stages=CURRENT_STAGES, verdicts=ALL_VERDICTS)
+    own = [entry.file for entry in entries if entry.file.zone == zone]
+    verified = [entry for entry in entries if entry.file.zone != zone and entry.verdict == "verified"]
+    found = []
+    for file in gaps(own, verified, anywhere=True):
+        if any(first < earliest.get(partition, 0) for partition, first in first_offsets([file]).items()):
+            found.append(file)
+    return found
+
+
+def lost_files(manifest: Manifest, zone: str, topic: str) -> list[DataFile]:
+    """Return the files of dead letters that a zone has landed, and that no zone has any more, without their sums."""
+    shard = str(Shard(topic, dead_letters=True))
+    found = []
+    for partition, first, last in lost_dead_letters(manifest, zone, topic):
+        ranges = {partition: (first, last)}
+        name = file_name(shard, ranges, (), "append")
+        found.append(DataFile(name, 0, shard, ranges, frozenset(), 0, NOTHING, zone))
+    return found
 
 
 def gaps(own: Sequence[DataFile], others: Iterable[Entry], *, anywhere: bool = False) -> list[DataFile]:

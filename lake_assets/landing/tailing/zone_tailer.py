@@ -31,7 +31,7 @@ from lake_assets.landing.manifest.shared_state import SharedState
 from lake_assets.landing.manifest.zone_writer import ZoneWriter
 from lake_assets.landing.tailing.delivery import Delivery
 from lake_assets.landing.tailing.intake import IntakeCounter
-from lake_assets.landing.tailing.refetch import Source, fill, missing_files
+from lake_assets.landing.tailing.refetch import Source, fill, forgotten_files, lost_files, missing_files
 from lake_assets.landing.tailing.starts import Start, starts_of
 from lake_assets.landing.tailing.tailer import Closed, Tail, step
 from lake_assets.landing.topics.ledger import Epoch, Ledger
@@ -311,7 +311,13 @@ class ZoneTailer:
             if state.replaced:
                 continue
             source = Source(self._servers, self._feeds[topic], state.epoch, state.earliest, self._delivery.others)
-            for file in missing_files(writer.manifest, self.zone, topic):
+            missing = {file.name: file for file in missing_files(writer.manifest, self.zone, topic)}
+            for file in (
+                *forgotten_files(writer.manifest, self.zone, topic, state.earliest),
+                *lost_files(writer.manifest, self.zone, topic),
+            ):
+                missing[file.name] = file
+            for file in missing.values():
                 try:
                     fill(writer, file, source, now=self._delivery.clock())
                 except DiskFull:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from datetime import datetime, timedelta
 from functools import cached_property
 
 from lake_assets.incremental.engine.engine import Engine
@@ -16,9 +15,9 @@ from lake_assets.landing.files.sharding import parse_shard
 from lake_assets.landing.loading.progress import progress_of
 from lake_assets.landing.manifest.schema import ALL_VERDICTS, Entry, Verdict
 from lake_assets.landing.manifest.store import Manifest, has_landed, open_manifest
+from lake_assets.landing.operations.problems import Problem, problems
 from lake_assets.landing.operations.quarantine import quarantined
 from lake_assets.landing.topics.ledger import Ledger
-from lake_assets.landing.topics.stops import Stops
 from lake_assets.pages.data_path.kafka import KafkaState
 from lake_assets.pages.data_path.stages import Fact, complete_through, moment
 from lake_assets.settings import Settings
@@ -52,19 +51,18 @@ class LandingState:
         return dict(sorted(found.items()))
 
     def facts(self) -> Iterator[Fact]:
-        """Yield the partitions that have stopped, then the state of each zone of each topic."""
-        yield from self._stops()
+        """Yield what is wrong, then the state of each zone of each topic."""
+        for problem in self.problems:
+            if problem.level == "error":
+                yield Fact(problem.where, "", problem.what, bad=True, remedy=problem.remedy)
         for (topic, zone), entries in self.entries.items():
-            yield self._zone(f"{topic}, zone {zone}", entries, self._ends_in_kafka(topic))
+            yield self._zone(topic, zone, entries, self._ends_in_kafka(topic))
 
-    def _stops(self) -> Iterator[Fact]:
-        """Yield each partition that a zone does not land any more."""
-        if self.manifest is None:
-            return
-        for stop in Stops(self.manifest).all():
-            what = f"{stop.topic} partition {stop.partition}, zone {stop.zone}"
-            since = f"stopped at {moment(stop.since)}"
-            yield Fact(what, since, f"{what}: {stop.problem}", bad=True, remedy=stop.remedy)
+    @cached_property
+    def problems(self) -> list[Problem]:
+        """What is wrong with landing, beside what Kafka tells of it."""
+        feeds = self.kafka.feeds
+        return problems(self.settings, feeds, now=self.engine.clock(), catalog=self.engine.catalog)
 
     def raw_facts(self, overview: Overview) -> Iterator[Fact]:
         """Yield the state of each raw table."""
@@ -98,12 +96,13 @@ class LandingState:
                 command=f"lake landing quarantine release {zone} {name}",
             )
 
-    def _zone(self, what: str, entries: list[Entry], in_kafka: Offsets) -> Fact:
+    def _zone(self, topic: str, zone: str, entries: list[Entry], in_kafka: Offsets) -> Fact:
         """in_kafka: the ends of the topic's partitions, empty if they are not known."""
+        what = f"{topic}, zone {zone}"
         now = self.engine.clock()
         verdicts = Counter(entry.verdict for entry in entries)
         not_landed = lag(in_kafka, _landed(entries), None, now=now).messages
-        bad = verdicts["quarantined"] > 0 or self._any_overdue(entries, now)
+        bad = any(problem.where in (what, f"zone {zone}") for problem in self.problems)
         last = max(entry.added_at for entry in entries)
         return Fact(
             what,
@@ -112,10 +111,6 @@ class LandingState:
             bad=bad,
             remedy=BAD_FILES if bad else "",
         )
-
-    def _any_overdue(self, entries: Iterable[Entry], now: datetime) -> bool:
-        deadline = timedelta(seconds=self.settings.landing_deadline_seconds)
-        return any(entry.overdue(now, deadline) for entry in entries)
 
     def _ends_in_kafka(self, topic: str) -> Offsets:
         """Return partition → the offset after Kafka's last message, as it is landed."""

@@ -5,14 +5,19 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from lake_assets.base.hours import hour_key
+from lake_assets.landing.loading.dead_letters import DeadLetters, LandedAgain
 from lake_assets.landing.loading.loader import Loaded
 from lake_assets.landing.manifest.schema import Entry
 from lake_assets.landing.manifest.status import ShardStatus
 from lake_assets.landing.operations.accept import Accepted
+from lake_assets.landing.operations.coverage_checks import Finding
 from lake_assets.landing.operations.repair import Repaired
 from lake_assets.landing.operations.verify import Verification
 from lake_assets.landing.topics.ledger import Loss
 from lake_assets.pages.terminal.render import Column, Part, TableView, counted
+
+SHOWN_LETTERS = 20
+SHOWN_CHARACTERS = 100
 
 SHARDS: TableView[ShardStatus] = TableView(
     (
@@ -39,14 +44,39 @@ QUARANTINED: TableView[Entry] = TableView(
 
 
 def verified(found: Verification) -> Iterator[Part]:
-    """Show each finding on a line, then how much was read."""
+    """Show the findings of each zone and cause together, then how much was read."""
+    causes: dict[tuple[str, str], list[Finding]] = {}
     for finding in found.findings:
-        remedy = f"\n  → {finding.remedy}" if finding.remedy else ""
-        yield f"{finding.zone}  {finding.name}  {finding.problem}{remedy}"
+        causes.setdefault((finding.zone, finding.cause or finding.problem), []).append(finding)
+    for (zone, cause), several in causes.items():
+        first = several[0]
+        remedy = f"\n  → {first.remedy}" if first.remedy else ""
+        if len(several) == 1:
+            yield f"{zone}  {first.name}  {first.problem}{remedy}"
+        else:
+            yield f"{zone}  {len(several):,} times: {cause}; the first one is {first.name}, {first.problem}{remedy}"
     summary = "no finding"
     if found.findings:
         summary = counted(len(found.findings), "finding")
     yield f"{found.files:,} files, {found.records:,} records, {found.bytes:,} bytes read: {summary}."
+
+
+def dead_letters(found: DeadLetters) -> Iterator[Part]:
+    """Show the newest dead letters, a line each, then how many there are of each reason."""
+    for letter in found.newest[-SHOWN_LETTERS:]:
+        sent = f"{letter.sent:%Y-%m-%d %H:%M:%S}" if letter.sent else "no time"
+        yield f"p{letter.partition}:{letter.offset}  {sent}  {letter.reason}  {letter.value[:SHOWN_CHARACTERS]}"
+    if not found.unsettled:
+        yield f"{found.topic} has no dead letter that was neither landed again nor accepted."
+        return
+    yield found.sentence
+    yield f"→ {found.remedy}"
+
+
+def landed_again(table: str, done: LandedAgain) -> str:
+    """Return what landing dead letters again did."""
+    erased = f", {done.erased:,} of erased subjects left out" if done.erased else ""
+    return f"{table}: {done.rows:,} rows of dead letters loaded{erased}; {done.left:,} are still dead letters."
 
 
 def lost(loss: Loss) -> str:

@@ -66,10 +66,13 @@ def names(path: DataPath) -> list[str]:
 
 
 def land(settings: Settings, zone: str, first: int, last: int, *, sum_of: int = 0) -> None:
-    """Add a file of a zone to the manifest. sum_of: another sum stands for other records."""
+    """Add a file of a zone to the manifest, and an empty one to its folder. sum_of: another sum, for other records."""
     shard, ranges = f"{TOPIC}/0-of-1", {0: (first, last)}
     name = file_name(shard, ranges, frozenset(), "append")
     file = DataFile(name, 1, shard, ranges, frozenset(), last + 1 - first, Checksum(last + 1 - first, sum_of), zone)
+    folder = settings.landing_folder / zone
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / name).touch()
     open_manifest(settings).add(file, now=NOW - timedelta(hours=1))
 
 
@@ -124,16 +127,26 @@ def test_landed_files_are_shown_by_topic_and_zone(bare_home: Settings, engine: E
     land(home, "a", 1, 1)
     path = path_of(home, engine)
     assert stage(path, "Kafka").facts[0] == Fact(TOPIC, "3 offsets in 1 partitions")
-    assert stage(path, "Landing zones").facts == (
+    behind, *zones = stage(path, "Landing zones").facts
+    assert behind.bad
+    assert behind.pending == (  # for an hour: longer than the deadline
+        f"Zone b has not landed 1 files of {TOPIC} that zone a has since 2026-01-01 23:00:00 UTC."
+    )
+    assert "lake landing run" in behind.remedy
+    assert zones == [
         Fact(
             f"{TOPIC}, zone a",
             "last file at 2026-01-01 23:00:00; 1 verified",
             "1 files are not verified yet, 1 offsets of Kafka are not landed",
-            bad=True,  # for an hour: longer than the deadline
+        ),
+        Fact(
+            f"{TOPIC}, zone b",
+            "last file at 2026-01-01 23:00:00; 1 verified",
+            "2 offsets of Kafka are not landed",
+            bad=True,
             remedy=BAD_FILES,
         ),
-        Fact(f"{TOPIC}, zone b", "last file at 2026-01-01 23:00:00; 1 verified", "2 offsets of Kafka are not landed"),
-    )
+    ]
     pending = {fact.what: fact.pending for fact in stage(path, "Raw tables").facts}
     assert pending == {raw.table: "" for raw in PIPELINE.raw} | {"raw.signups": "2 landed offsets are not loaded"}
 

@@ -1,0 +1,201 @@
+"""Landing through its doors: messages sent to a real Kafka, the command line, the folders, and the raw table."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+from uuid import uuid4
+
+import pytest
+from confluent_kafka import Producer, TopicPartition
+from confluent_kafka.admin import AdminClient
+
+from lake_assets_tests.doors.lake_door import Done, LakeDoor
+
+DECLARED = """
+from lake_assets import Pipeline, RawTable, Subject, Topic
+
+COLUMNS = {{"order_id": "string", "customer_id": "string", "note": "string", "ordered_at": "timestamptz"}}
+ORDERS = RawTable("raw.orders", COLUMNS, time_column="ordered_at", feed=Topic("customer_id", name="{topic}"))
+CUSTOMER = Subject("customer", columns=("customer_id",))
+PIPELINE = Pipeline(raw=(ORDERS,), targets=(), subjects=(CUSTOMER,), start="2026-01-01-00:00")
+"""
+TIME = "2026-01-01T10:00:00Z"
+
+
+@dataclass
+class Shop:
+    """Orders of a topic with one partition; each message is a file of its own, in each zone."""
+
+    lake: LakeDoor
+    servers: str
+    topic: str = field(default_factory=lambda: f"orders-{uuid4().hex}")
+
+    def __post_init__(self) -> None:
+        self.lake.declare_in_python(DECLARED.format(topic=self.topic), "shop")
+        self.lake.environment |= {"LAKE_KAFKA": self.servers, "LAKE_LANDING_FILE_MESSAGES": "1"}
+        self.lake("init")
+        self.lake("landing", "init", "--partitions", "1")
+
+    def send(self, ids: Iterable[str], *, customer: str = "c", timestamp: int = 0, **values: str) -> None:
+        producer = Producer({"bootstrap.servers": self.servers})
+        for order in ids:
+            message = {"order_id": order, "customer_id": customer, "ordered_at": TIME, **values}
+            producer.produce(self.topic, json.dumps(message).encode(), partition=0, timestamp=timestamp)
+        assert producer.flush(60) == 0
+
+    def land(self, *words: str) -> Done:
+        return self.lake.run("landing", "run", "--once", *words)
+
+    def forget(self, before: int) -> None:
+        """Let Kafka remove the messages before an offset, as its retention does."""
+        admin = AdminClient({"bootstrap.servers": self.servers})
+        for answer in admin.delete_records([TopicPartition(self.topic, 0, before)]).values():
+            answer.result(60)
+
+    def folder(self, zone: str) -> Path:
+        return self.lake.home / "landing" / zone
+
+    def orders(self) -> list[str]:
+        return sorted(str(row["order_id"]) for row in self.lake.rows("raw.orders"))
+
+    def complete_through(self) -> str | None:
+        return self.lake.table("raw.orders").properties.get("lake.complete-through")
+
+
+@pytest.fixture
+def shop(lake_without_spark: LakeDoor, kafka: str) -> Shop:
+    return Shop(lake_without_spark, kafka)
+
+
+def test_too_many_dead_letters_are_told_and_hold_complete_through_until_they_are_landed_again(shop: Shop) -> None:
+    strict = {"LAKE_LANDING_MESSAGE_BYTES": "200"}
+    shop.lake.environment |= strict
+    shop.send(["o1", "o2"])
+    shop.send([f"long{n}" for n in range(8)], note="x" * 200)
+    assert shop.land().code == 0
+    assert shop.orders() == ["o1", "o2"]
+    assert shop.complete_through() is None
+
+    told = f"8 of 10 messages of {shop.topic} are dead letters: 8 too large."
+    for words in (["status"], ["doctor"], ["landing", "status"], ["landing", "verify"]):
+        done = shop.lake.run(*words)
+        assert done.code == 1
+        assert told in " ".join(done.text.split())
+        assert f"lake landing dead-letters {shop.topic}" in " ".join(done.text.split())
+    listed = shop.lake.json("landing", "dead-letters", shop.topic)
+    assert {letter["reason"] for letter in listed["newest"]} == {"too large"}
+    assert len(listed["newest"]) == 8
+
+    shop.lake.environment["LAKE_LANDING_MESSAGE_BYTES"] = "1000"
+    for _ in range(2):  # the second time, nothing is left to be loaded
+        shop.lake("landing", "dead-letters", shop.topic, "--land-again")
+        assert shop.orders() == sorted(["o1", "o2", *(f"long{n}" for n in range(8))])
+    assert shop.complete_through() is not None
+    shop.lake("landing", "verify")
+    shop.lake("landing", "status")
+
+
+def test_accepted_dead_letters_hold_nothing(shop: Shop) -> None:
+    shop.send(["o1"])
+    shop.send(["o2"], ordered_at="soon")
+    assert shop.land().code == 0
+    assert shop.complete_through() is None
+    shop.lake("landing", "dead-letters", shop.topic, "--accept")
+    assert shop.complete_through() is not None
+    shop.lake("landing", "status")
+    assert shop.lake.json("landing", "dead-letters", shop.topic)["newest"] == []
+
+
+def test_a_folder_or_a_manifest_that_is_gone_is_refused_and_told(shop: Shop) -> None:
+    shop.send(["o1", "o2"])
+    assert shop.land().code == 0
+    away = shop.folder("b").with_name("away")
+    shop.folder("b").rename(away)
+    for made in (False, True):
+        if made:
+            shop.folder("b").mkdir()
+        for words in (
+            ["status"],
+            ["doctor"],
+            ["landing", "status"],
+            ["landing", "verify"],
+            ["landing", "run", "--once"],
+        ):
+            done = shop.lake.run(*words)
+            assert done.code == 1
+            assert "The files of zone b are gone" in " ".join(done.text.split())
+    shutil.rmtree(shop.folder("b"))
+    away.rename(shop.folder("b"))
+    assert shop.land().code == 0
+
+    manifest = shop.lake.home / "landing.db"
+    for remove in (lambda: manifest.rename(manifest.with_name("away.db")), lambda: None):
+        remove()
+        for words in (["status"], ["doctor"]):
+            done = shop.lake.run(*words)
+            assert done.code == 1
+            assert "manifest" in done.text
+        for words in (["landing", "run", "--once"], ["erase", "customer", "c"]):
+            done = shop.lake.run(*words)
+            assert done.code == 1
+            assert "is new or another one's" in " ".join(done.text.split())
+    manifest.with_name("away.db").replace(manifest)
+    assert shop.land().code == 0
+    shop.lake("landing", "verify")
+
+
+def test_a_zone_that_is_gone_is_written_again_from_the_other_one(shop: Shop) -> None:
+    shop.send(["o1", "o2"])
+    assert shop.land().code == 0
+    shutil.rmtree(shop.folder("a"))
+    shop.lake("landing", "repair")
+    shop.lake("landing", "verify")
+    shop.lake("landing", "status")
+
+
+def test_what_kafka_has_forgotten_is_taken_from_the_other_zone(shop: Shop) -> None:
+    """The last file of a zone is damaged, and given up."""
+    shop.send(["o1", "o2", "o3"])
+    assert shop.land().code == 0
+    files = {file.name: file for file in shop.folder("a").glob("*.avro")}
+    found = json.loads(shop.lake.run("landing", "status", "--json").out)
+    end = max(int(offset) for shard in found for offset in shard["next"].values())
+    shop.forget(end)
+    last = max(files.values(), key=lambda file: file.stat().st_mtime_ns)
+    last.write_bytes(b"rotten")
+    shop.lake("landing", "quarantine", "discard", "a", last.name)
+    assert shop.land().code == 0
+    shop.lake("landing", "verify")
+    assert {file.name for file in shop.folder("a").glob("*.avro")} >= files.keys()
+
+
+def test_a_zone_that_stands_still_is_told_and_not_the_other_one(shop: Shop) -> None:
+    shop.lake.environment["LAKE_LANDING_DEADLINE_SECONDS"] = "1"
+    shop.send(["o1", "o2"])
+    assert shop.land("--zone", "a").code == 0
+    shop.send(["o3"])
+    for words in (["status"], ["doctor"], ["landing", "status"]):
+        done = shop.lake.run(*words)
+        text = " ".join(done.text.split())
+        assert done.code == 1
+        assert "Zone b has not landed" in text
+        assert "lake landing run" in text
+        if words != ["doctor"]:
+            assert "Zone a has not landed 3" not in text
+
+
+def test_findings_of_one_cause_are_summed_up(shop: Shop) -> None:
+    shop.send([f"o{n}" for n in range(6)])
+    assert shop.land().code == 0
+    for file in list(shop.folder("a").glob("*.avro"))[1:]:
+        file.unlink()
+    done = shop.lake.run("landing", "verify")
+    assert done.code == 1
+    lines = [line for line in done.out.splitlines() if "is not where it was written" in line]
+    assert len(lines) == 1
+    findings = json.loads(shop.lake.run("landing", "verify", "--json").out)["findings"]
+    assert f"a  {len(findings)} times: is not where it was written" in done.out
