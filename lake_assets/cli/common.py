@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from lake_assets.errors import UsageError
+from lake_assets.errors.texts import ErrorText
 from lake_assets.settings import settings
 
 if TYPE_CHECKING:
@@ -50,13 +51,13 @@ def create_tables() -> list[str]:
 
 
 def show_problems(engine: Engine) -> None:
-    """Print what is wrong with targets that are not as their sessions left them, and exit with 1 if there are any."""
-    from lake_assets.incremental.operations.freshness import target_problems
+    """Print what is wrong with targets, and exit with 1 if anything is, apart from what somebody may want so."""
+    from lake_assets.incremental.operations.health import problems
 
-    problems = target_problems(engine)
-    for problem in problems:
-        typer.echo(f"Error: {problem}", err=True)
-    if problems:
+    found = problems(engine)
+    for problem in found:
+        typer.echo(f"{problem.level.capitalize()}: {ErrorText(problem.what, problem.remedy)}", err=True)
+    if any(problem.level == "error" for problem in found):
         raise typer.Exit(1)
 
 

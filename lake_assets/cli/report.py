@@ -46,7 +46,7 @@ def report(
     """Write one HTML page: whether all is well, the data path from Kafka to served tables, late rows, and costs.
 
     Starts no Spark and changes nothing. For a stage that does not run, the page says why. The exit code is 1 if a
-    target is not as its sessions left it: dropped, replaced, or rolled back.
+    target has a problem, as in `lake doctor`.
     """
     from lake_assets.pages.page import write
 
@@ -63,7 +63,7 @@ def report(
 
 
 def _show_target_problems(findings: Sequence[Finding]) -> None:
-    """Print the findings about targets that are not as their sessions left them, and exit with 1 if there are any."""
+    """Print what is wrong with targets, and exit with 1 if anything is."""
     problems = [ErrorText(found.text, found.remedy) for found in findings if _is_target_problem(found)]
     for problem in problems:
         typer.echo(f"Error: {problem}", err=True)

@@ -66,10 +66,10 @@ def setup(
 
 
 def status(as_json: AsJson = False) -> None:
-    """Show each local service: its state, process, port, memory and log file.
+    """Show each local service: its state, process, port, memory and log file; and what is wrong with targets.
 
-    The exit code is 1 if a service fails again and again, if something is wrong with landing, or if a target is not as
-    its sessions left it: dropped, replaced, or rolled back.
+    The exit code is 1 if a service fails again and again, if something is wrong with landing, or if a target has a
+    problem, as in `lake doctor`.
     """
     from lake_assets.services import lifecycle
 

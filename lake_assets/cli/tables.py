@@ -11,7 +11,8 @@ import typer
 
 from lake_assets.cli.checks.declarations import analyse_changed_queries
 from lake_assets.cli.columns import show_differences
-from lake_assets.cli.common import AsJson, create_tables, open_engine, past_hour, show_problems
+from lake_assets.cli.common import AsJson, create_tables, open_engine, past_hour
+from lake_assets.pages.terminal.failures import show_failures
 from lake_assets.pages.terminal.render import progress, render
 from lake_assets.settings import settings
 
@@ -44,7 +45,10 @@ def init() -> None:
     engine = open_engine()
     show_differences(engine.catalog, engine.pipeline)
     check_existing(engine.catalog, engine.pipeline)
-    show_problems(engine)
+    changed = [problem for target in engine.pipeline.in_order() if (problem := engine.problem(target)) is not None]
+    show_failures(map(str, changed))
+    if changed:
+        raise typer.Exit(1)
 
 
 def new(

@@ -22,7 +22,16 @@ from pyiceberg.expressions import BooleanExpression, GreaterThanOrEqual, IsNull,
 
 from lake_assets.base.failpoints import reach
 from lake_assets.base.hours import hour_start
-from lake_assets.errors import PublishConflict, TargetDropped, TargetError, TargetReplaced, TargetRolledBack, UsageError
+from lake_assets.errors import (
+    AuditFailed,
+    PublishConflict,
+    TargetDropped,
+    TargetError,
+    TargetReplaced,
+    TargetRolledBack,
+    UsageError,
+)
+from lake_assets.errors.described import is_machines_fault
 from lake_assets.incremental.declaration import Pipeline, RawTable, Target
 from lake_assets.incremental.declaration.validation import check_own_sql
 from lake_assets.incremental.engine import iceberg, publish
@@ -301,6 +310,10 @@ class Engine:
                 if conflicts == MAX_ATTEMPTS:
                     raise
                 continue
+            except Exception as error:  # of the user's code, of Spark or of a library
+                if not isinstance(error, (AuditFailed, *OVERTAKEN)) and not is_machines_fault(error):
+                    session.remember_error(error)
+                raise
             if (state.highest + 1) % SHORTENED_EVERY == 0:
                 self._shorten_histories(target)
             return report

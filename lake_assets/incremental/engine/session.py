@@ -16,7 +16,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from math import inf
@@ -29,6 +29,7 @@ from pyiceberg.table.snapshots import Snapshot
 from lake_assets.base.failpoints import reach
 from lake_assets.base.hours import format_hours
 from lake_assets.errors import AuditFailed, ConfigurationError, NotAsPlanned, PublishConflict, UsageError
+from lake_assets.errors.described import find_refusal
 from lake_assets.incremental.declaration import Stateless, Target
 from lake_assets.incremental.engine import iceberg, publish
 from lake_assets.incremental.engine.audit_run import audit_scope, evaluate
@@ -49,6 +50,7 @@ from lake_assets.incremental.engine.planning import committed_after
 from lake_assets.incremental.engine.session_log import SessionLog, SessionRecord
 from lake_assets.incremental.engine.state import (
     BLOCKED,
+    FAILED,
     OPENED,
     STATE,
     State,
@@ -335,11 +337,35 @@ class Session:
         error.report = self._report(staged, record)
         raise error
 
+    def remember_error(self, error: Exception) -> None:
+        """Remember that the session ended with an error, so that commands show it until a session is committed.
+
+        Only the kind of the error is kept: its message may name values of rows, which no erasure could remove.
+        """
+        if self.plan.kind == "rebuild":  # who asked for it has seen the error, and the target is as it was
+            return
+        before = self.state.failed or {}
+        key = {"session_id": self.plan.session_id, "code_version": self.plan.code_version}
+        is_same = key.items() <= before.items()
+        refusal = find_refusal(error)
+        failed = {
+            **key,
+            "what": refusal.condition if refusal and refusal.condition else type(error).__name__,
+            "times": before["times"] + 1 if is_same else 1,
+            "run_id": self.run_id,
+        }
+        # What others have done to the target meanwhile, or a catalog that is gone, must not hide the error.
+        with suppress(Exception):
+            self._remember(FAILED, failed)
+
     def _remember(self, name: str, value: Mapping[str, object]) -> None:
         """Set a property of the target, as JSON. Any session's commit ends it."""
         for attempt in iceberg.retrying():
             with attempt, iceberg.load(self.context.catalog, self.target.table).transaction() as transaction:
                 transaction.set_properties({name: json.dumps(value)})
+                replaced = {BLOCKED, FAILED} - {name} if name != OPENED else set()
+                for other in replaced & transaction.table_metadata.properties.keys():
+                    transaction.remove_properties(other)
 
     def _check_not_overtaken(self) -> None:
         """Raise `PublishConflict` if main has moved, before rows or keys of them are written elsewhere.

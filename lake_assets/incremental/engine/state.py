@@ -42,6 +42,9 @@ OPENED = "lake.opened"
 BLOCKED = "lake.blocked"
 """Table property: the session that an audit stopped as a whole, as JSON. Any session's commit ends it."""
 
+FAILED = "lake.failed"
+"""Table property: the session that ended with an error last, as JSON. Any session's commit ends it."""
+
 FORMAT = 1
 """Of the state. A version reads all formats up to its own."""
 
@@ -99,6 +102,11 @@ class State:
     def blocked(self) -> Mapping[str, Any] | None:
         """The session that an audit stopped as a whole: session_id, code_version, failed (audit → counts), run_id."""
         return self._property(BLOCKED)
+
+    @property
+    def failed(self) -> Mapping[str, Any] | None:
+        """The session that ended with an error: session_id, code_version, what (kind of error), times, run_id."""
+        return self._property(FAILED)
 
     def _property(self, name: str) -> Mapping[str, Any] | None:
         text = self.table.metadata.properties.get(name) if self.table is not None else None
@@ -413,6 +421,7 @@ def commit_state(catalog: Catalog, planned_on: Table, after: State, snapshot_id:
     changed: dict[str, str | None] = {
         OPENED: None,
         BLOCKED: None,
+        FAILED: None,
         iceberg.SESSION_PROPERTY: after.session_id,
         **properties,
         **dict.fromkeys(unneeded),

@@ -1,4 +1,4 @@
-"""Alerts to a webhook, as JSON: what is wrong with which target, and what to do about it.
+"""Alerts to a webhook, as JSON: what is wrong with which target, what to do about it, and when it is over.
 
 The receiver may be slow, absent or broken. A delivery has a time limit and is tried a few times, unless the receiver
 refuses the alert. A delivery that fails is logged and returned to the caller, never raised. The address of the receiver
@@ -8,16 +8,16 @@ is a secret and appears in no log and no message.
 from __future__ import annotations
 
 import logging
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from typing import Literal
 
 import httpx
 from pydantic import SecretStr
 from tenacity import Retrying, retry_if_exception, stop_after_attempt, wait_exponential
 
-log = logging.getLogger(__name__)
+from lake_assets.incremental.operations.health import Problem
 
-Kind = Literal["audit_failed", "hours_held", "session_failed", "not_fresh", "not_equal", "cannot_plan"]
+log = logging.getLogger(__name__)
 
 Answer = Literal["taken", "refused", "absent"]
 """What the receiver answered: taken (any 2xx), refused (4xx: not to be sent again), absent (no such answer)."""
@@ -26,27 +26,6 @@ TEMPORARY_CLIENT_ERRORS = {408, 425, 429}
 """Answers of 4xx that do not refuse the alert itself."""
 
 MAX_WAIT_SECONDS = 5
-
-
-@dataclass(frozen=True)
-class Alert:
-    """The body of the POST request.
-
-    Attributes:
-        target: The target's table.
-        kind: The kind of problem.
-        what: The problem, in a sentence.
-        remedy: What to do, in a sentence.
-        session_id: The session that the problem is about; None if it is about none.
-        run_id: The run that the problem is about; None if it is about none.
-    """
-
-    target: str
-    kind: Kind
-    what: str
-    remedy: str
-    session_id: str | None = None
-    run_id: str | None = None
 
 
 class Webhook:
@@ -67,8 +46,8 @@ class Webhook:
         for name in ("httpx", "httpcore"):  # they log addresses at the levels INFO and DEBUG
             logging.getLogger(name).setLevel(logging.WARNING)
 
-    def send(self, alert: Alert) -> Answer:
-        """POST an alert. Errors of the receiver and the network are logged, not raised."""
+    def send(self, problem: Problem, *, state: Literal["open", "over"] = "open") -> Answer:
+        """POST a problem, or that it is over. Errors of the receiver and the network are logged, not raised."""
         try:
             for attempt in Retrying(
                 retry=retry_if_exception(_may_be_taken_later),
@@ -78,15 +57,15 @@ class Webhook:
             ):
                 with attempt:
                     url = self._url.get_secret_value()
-                    httpx.post(url, json=asdict(alert), timeout=self.timeout).raise_for_status()
+                    httpx.post(url, json={**asdict(problem), "state": state}, timeout=self.timeout).raise_for_status()
         except (httpx.HTTPError, httpx.InvalidURL, UnicodeError) as error:
             # Only the status or the class of an error is logged, because its text may contain the address.
             answer = error.response if isinstance(error, httpx.HTTPStatusError) else None
             reason = f"HTTP status {answer.status_code}" if answer is not None else type(error).__name__
             log.warning(
                 "The alert about %s (%s) could not be delivered to LAKE_ALERT_WEBHOOK: %s",
-                alert.target,
-                alert.kind,
+                problem.target,
+                problem.kind,
                 reason,
             )
             return "refused" if answer is not None and not _may_be_taken_later(error) else "absent"

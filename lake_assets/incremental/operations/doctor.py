@@ -65,7 +65,7 @@ from lake_assets.incremental.engine.retention import (
 )
 from lake_assets.incremental.engine.session_log import LOG_PROPERTIES, create_tables
 from lake_assets.incremental.engine.state import State, number_of
-from lake_assets.incremental.operations.freshness import target_problems
+from lake_assets.incremental.operations.health import problems
 from lake_assets.incremental.operations.maintain import engine_tables
 from lake_assets.settings import Settings
 
@@ -506,14 +506,15 @@ class _Home:
     # Targets
 
     def check_targets(self) -> Iterator[Finding]:
-        """Yield the targets that are not as their sessions left them: dropped, replaced, rolled back."""
+        """Yield what is wrong with targets."""
         if self.pipeline is None:
             return
-        problems = target_problems(Engine(self.catalog, self.pipeline, clock=self.clock))
-        for problem in problems:
-            yield Finding(TARGETS, "error", problem.problem, problem.remedy)
-        if not problems:
-            yield Finding(TARGETS, "ok", f"{len(self.targets)} targets are as their sessions left them.")
+        found = problems(Engine(self.catalog, self.pipeline, clock=self.clock))
+        for problem in found:
+            yield Finding(TARGETS, problem.level, problem.what, problem.remedy)
+        well = len(self.targets - {problem.target for problem in found})
+        if well:
+            yield Finding(TARGETS, "ok", f"{well} of {len(self.targets)} targets are well.")
 
     def check_open_sessions(self) -> Iterator[Finding]:
         """Yield the sessions that other programs write. They block nobody, so none has to be ended."""

@@ -1,6 +1,6 @@
-"""Whether a target is as complete as it should be, and whether it is as its sessions left it.
+"""Whether a target is as complete as it should be.
 
-Both are computed from metadata alone, so they are known while nothing runs. `evaluate_freshness` is pure.
+It is computed from metadata alone, so it is known while nothing runs. `evaluate_freshness` is pure.
 """
 
 from __future__ import annotations
@@ -8,18 +8,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING
 
 from pyiceberg.catalog import Catalog
 
 from lake_assets.base.hours import hour_key, hour_start
-from lake_assets.errors import TargetError
 from lake_assets.incremental.declaration import Pipeline, Target
 from lake_assets.incremental.engine import iceberg
 from lake_assets.incremental.engine.complete import source_complete_through
-
-if TYPE_CHECKING:
-    from lake_assets.incremental.engine.engine import Engine
 
 
 @dataclass(frozen=True)
@@ -107,9 +102,3 @@ def freshness(catalog: Catalog, pipeline: Pipeline, target: Target, now: datetim
 def with_max_delay(pipeline: Pipeline) -> list[Target]:
     """Return the targets that declare a `max_delay`."""
     return [target for target in pipeline.targets if target.max_delay is not None]
-
-
-def target_problems(engine: Engine) -> list[TargetError]:
-    """Return why targets are not as their sessions left them, upstream targets first. Reads metadata alone."""
-    found = [engine.problem(target) for target in engine.pipeline.in_order()]
-    return [problem for problem in found if problem is not None]

@@ -25,7 +25,6 @@ from lake_assets.incremental.engine.columns import check_time_columns
 from lake_assets.incremental.engine.complete import source_complete_through
 from lake_assets.incremental.engine.iceberg import QUARANTINE, rows_of_files
 from lake_assets.incremental.engine.model import AuditResult, HeldHour
-from lake_assets.incremental.engine.planner import built_by_other_code
 from lake_assets.incremental.engine.session_log import SessionLog, SessionRecord
 from lake_assets.incremental.engine.state import State, read_state
 
@@ -153,7 +152,6 @@ class TargetOverview:
         problem: In which way it is not as its sessions left it, or why it cannot be read; None if all is well.
         columns: Its columns, in order.
         remedy: What to do about the problem.
-        other_code: Which hours other code than the present one has built, and how to rebuild them; empty for none.
     """
 
     table: str
@@ -165,7 +163,6 @@ class TargetOverview:
     problem: str | None = None
     columns: tuple[ColumnOverview, ...] = ()
     remedy: str = ""
-    other_code: str = ""
 
 
 @dataclass(frozen=True)
@@ -258,7 +255,6 @@ def _target_overview(
         problem=problem.problem if problem else None,
         columns=tuple(columns),
         remedy=problem.remedy if problem else "",
-        other_code=built_by_other_code(state, target),
     )
 
 

@@ -176,7 +176,7 @@ def test_a_single_lost_table_comes_back_and_a_dropped_one_is_forgotten(home: Hom
     for file in (home.settings.home / "warehouse" / "core" / "old").rglob("*.json"):
         file.unlink()
     catalog.drop_table(RAW)
-    lost, dropped = home.problems()
+    lost, dropped = (found for found in home.problems() if found.check == "catalog")
     assert (lost.level, dropped.level) == ("error", "warning")
     assert RAW in lost.text
     assert "core.old" in dropped.text
@@ -192,7 +192,9 @@ def test_properties_that_sessions_need_are_set_again(home: Home) -> None:
     home.set_property(RAW, iceberg.COMPLETE_THROUGH, "soon")
     home.set_property(FACT, iceberg.COMPLETE_THROUGH, "2026-01-01 00:00")
     home.set_property("core.click_state", iceberg.COMPLETE_THROUGH, "never")
-    assert [found.level for found in home.problems()] == ["error"] * 5
+    found = home.problems()
+    assert [each.level for each in found if each.check == "tables"] == ["error"] * 5
+    assert {each.check for each in found} == {"tables", "targets"}, "and the targets say what stops them"
     home.repair()
     through = {name: iceberg.complete_through(iceberg.load(home.catalog, name), name) for name in (RAW, FACT)}
     assert through == {RAW: START, FACT: START}
@@ -251,8 +253,9 @@ def test_a_target_that_others_have_changed_is_sound_and_one_that_they_dropped_is
     write_clicks(home.catalog, [1])
     assert home.problems() == []  # the next session rebuilds the hour
     home.catalog.drop_table(FACT)
-    (dropped,) = [found for found in home.problems() if found.check == "targets"]
-    assert dropped.level == "error"
+    dropped, reader = (found for found in home.problems() if found.check == "targets")
+    assert (dropped.level, reader.level) == ("error", "error")
+    assert f"{click_state.table}: Table {FACT} is not in the catalog" in reader.text
     assert f"{FACT} was dropped" in dropped.text
     assert "--reset" in dropped.remedy
 

@@ -8,12 +8,13 @@ from collections.abc import Iterator
 import pytest
 from pydantic import SecretStr
 
-from lake_assets.incremental.operations.alerts import Alert, Webhook
+from lake_assets.incremental.operations.alerts import Webhook
+from lake_assets.incremental.operations.health import Problem
 from lake_assets.services.service import free_port
 from lake_assets.settings import Settings
 from lake_assets_tests.incremental.receiver import SECRET, Receiver, receiver
 
-ALERT = Alert(
+ALERT = Problem(
     "core.click_fact", "audit_failed", "unique_key: 3 repeated", "Repair the source.", "click_fact-1", "run-1"
 )
 
@@ -38,8 +39,11 @@ def test_an_alert_says_what_is_wrong_where_and_what_to_do(hook: Receiver) -> Non
             "remedy": "Repair the source.",
             "session_id": "click_fact-1",
             "run_id": "run-1",
+            "state": "open",
         }
     ]
+    assert quick(hook.url).send(ALERT, state="over") == "taken"
+    assert (hook.got[1]["target"], hook.got[1]["state"]) == ("core.click_fact", "over")
 
 
 def test_it_is_tried_again_and_then_given_up(hook: Receiver, caplog: pytest.LogCaptureFixture) -> None:

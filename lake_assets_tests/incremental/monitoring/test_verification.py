@@ -18,8 +18,8 @@ from lake_assets.incremental.dagster.assets import incremental_definitions
 from lake_assets.incremental.dagster.watch.verification_checks import (
     EQUALS_REBUILD,
     check_key,
-    verification_alert,
     verification_definitions,
+    verification_problem,
 )
 from lake_assets.incremental.operations.verify import Verification, verify_hours
 from lake_assets.membership import PIPELINE
@@ -107,7 +107,7 @@ def assert_dagster_shows_it(lake: Lake) -> None:
         assert (evaluation.asset_key, evaluation.check_name) == (asset_key(target.table), EQUALS_REBUILD)
         assert not evaluation.passed
         assert f"in {hour_key(START + 3)}. Rebuild the hours: `lake rebuild" in (evaluation.description or "")
-        alert = verification_alert(instance, target)
+        alert = verification_problem(instance, target)
         assert alert is not None
         assert (alert.kind, alert.target, alert.what) == ("not_equal", target.table, evaluation.description)
-        assert verification_alert(instance, lake.target(DIM)) is None
+        assert verification_problem(instance, lake.target(DIM)) is None

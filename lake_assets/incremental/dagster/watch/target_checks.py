@@ -1,23 +1,23 @@
-"""An asset check for each target: is it as its sessions left it? A sensor reports it, also while nothing runs."""
+"""An asset check for each target: is it well, but for its freshness? A sensor reports it, also while nothing runs."""
 
 import json
 
 import dagster as dg
 
-from lake_assets.errors import LakeError
 from lake_assets.incremental.dagster.asset_specs import asset_key
 from lake_assets.incremental.dagster.sensors import Clock
 from lake_assets.incremental.declaration import Pipeline, Target
 from lake_assets.incremental.engine.engine import Engine
+from lake_assets.incremental.operations.health import health
 from lake_assets.incremental.operations.inputs import Inputs, TargetInputs
 
 INTACT = "intact"
-DESCRIPTION = "The table is as its sessions left it: not dropped, replaced, or rolled back."
+DESCRIPTION = "The next session can be planned, the last one has not failed, and no hour is held back."
 TICK_SECONDS = 30
 
 
 def intact_check(pipeline: Pipeline, target: Target, clock: Clock) -> dg.AssetChecksDefinition:
-    """Return a check that fails if a target is not as its sessions left it. It reads metadata and starts no Spark."""
+    """Return a check that fails if a target has a problem. It reads metadata and starts no Spark."""
 
     @dg.asset_check(
         asset=asset_key(target.table),
@@ -39,7 +39,7 @@ def intact_check(pipeline: Pipeline, target: Target, clock: Clock) -> dg.AssetCh
 def targets_sensor(pipeline: Pipeline, clock: Clock) -> dg.SensorDefinition:
     """Return a sensor that evaluates the check of each target, and reports an evaluation when its result changes.
 
-    A target that is as its sessions left it is evaluated again when something has moved that its evaluation reads.
+    A target without a problem is evaluated again when something has moved that its evaluation reads.
     """
     inputs = TargetInputs(pipeline, pipeline.targets)
     known: dict[str, tuple[Inputs, str | None]] = {}
@@ -57,7 +57,7 @@ def targets_sensor(pipeline: Pipeline, clock: Clock) -> dg.SensorDefinition:
             if table not in reported or reported[table] != problem:
                 events.append(_evaluation(table, problem))
         wrong = sum(problem is not None for problem in found.values())
-        reason = f"{wrong} of {len(found)} targets are not as their sessions left them."
+        reason = f"{wrong} of {len(found)} targets have a problem."
         return dg.SensorResult(asset_events=events, cursor=json.dumps(found), skip_reason=reason)
 
     return dg.SensorDefinition(
@@ -66,18 +66,15 @@ def targets_sensor(pipeline: Pipeline, clock: Clock) -> dg.SensorDefinition:
         asset_selection=[asset_key(target.table) for target in pipeline.targets],
         minimum_interval_seconds=TICK_SECONDS,
         default_status=dg.DefaultSensorStatus.RUNNING,
-        description="Reports targets that were dropped, replaced, or rolled back.",
+        description="Reports targets that have a problem.",
         required_resource_keys={"iceberg"},
     )
 
 
 def _problem(engine: Engine, target: Target) -> str | None:
-    """Return what is wrong with a target and what to do; None if nothing is."""
-    try:
-        problem: LakeError | None = engine.problem(target)
-    except LakeError as error:  # concerns this target only; the others are evaluated all the same
-        problem = error
-    return f"{problem.problem} {problem.remedy}" if problem else None
+    """Return what is wrong with a target and what to do; None if nothing is. Freshness has a check of its own."""
+    errors = [each for each in health(engine, target).problems if each.level == "error" and each.kind != "not_fresh"]
+    return " ".join(f"{problem.what} {problem.remedy}" for problem in errors) or None
 
 
 def _evaluation(table: str, problem: str | None) -> dg.AssetCheckEvaluation:

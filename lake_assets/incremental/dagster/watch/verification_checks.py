@@ -14,7 +14,7 @@ from lake_assets.incremental.dagster.asset_specs import asset_key
 from lake_assets.incremental.dagster.sensors import Clock
 from lake_assets.incremental.declaration import Pipeline, Target
 from lake_assets.incremental.engine.engine import Engine
-from lake_assets.incremental.operations.alerts import Alert
+from lake_assets.incremental.operations.health import Problem
 from lake_assets.incremental.operations.verify import Verification, verify_hours
 
 EQUALS_REBUILD = "equals_rebuild"
@@ -56,14 +56,14 @@ def verification_check(pipeline: Pipeline, target: Target, clock: Clock, hours: 
     return check
 
 
-def verification_alert(instance: dg.DagsterInstance, target: Target) -> Alert | None:
-    """Return the alert of a target whose newest evaluation failed; None if it passed or there is none."""
+def verification_problem(instance: dg.DagsterInstance, target: Target) -> Problem | None:
+    """Return the problem of a target whose newest evaluation failed; None if it passed or there is none."""
     record = instance.get_latest_asset_check_evaluation_record(check_key(target))
     event = record.event.dagster_event if record and record.event else None
     if event is None or event.asset_check_evaluation_data.passed:
         return None
     what = event.asset_check_evaluation_data.description or f"{target.table} could not be compared with a rebuild."
-    return Alert(
+    return Problem(
         target=target.table,
         kind="not_equal",
         what=what,

@@ -5,16 +5,14 @@ again. A tick that dies after a delivery sends the alert twice: an alert is deli
 """
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, replace
 from datetime import datetime, timedelta
-from itertools import groupby
-from operator import attrgetter
-from typing import Any
 
 import dagster as dg
 from dagster import RunsFilter
 
-from lake_assets.errors import AuditFailed, HoursHeld, LakeError
+from lake_assets.errors import LakeError
 from lake_assets.incremental.dagster.asset_specs import asset_key
 from lake_assets.incremental.dagster.sensors import Clock
 from lake_assets.incremental.dagster.session_runs import (
@@ -31,15 +29,19 @@ from lake_assets.incremental.dagster.watch.freshness_checks import (
     freshness_evaluation,
 )
 from lake_assets.incremental.dagster.watch.target_checks import intact_check, targets_sensor
-from lake_assets.incremental.dagster.watch.verification_checks import verification_alert
+from lake_assets.incremental.dagster.watch.verification_checks import verification_problem
 from lake_assets.incremental.declaration import Pipeline, Target
 from lake_assets.incremental.engine.engine import Engine
-from lake_assets.incremental.engine.model import Decision, HeldHour, NoSession, SessionPlan, verdicts_in_words
-from lake_assets.incremental.operations.alerts import Alert, Webhook
+from lake_assets.incremental.engine.model import NoSession, SessionPlan
+from lake_assets.incremental.operations.alerts import Webhook
 from lake_assets.incremental.operations.freshness import Freshness, freshness, with_max_delay
+from lake_assets.incremental.operations.health import Problem, health
 from lake_assets.incremental.operations.inputs import Inputs, TargetInputs
 
 TICK_SECONDS = 30
+
+OVER = "Nothing is to be done: this is over."
+"""The remedy of a problem that is over."""
 
 CALM = timedelta(minutes=15)
 """How long a target without a problem is not looked at for alerts if nothing has moved."""
@@ -81,18 +83,29 @@ def freshness_sensor(pipeline: Pipeline, clock: Clock) -> dg.SensorDefinition:
 
 
 def alerts_sensor(pipeline: Pipeline, webhook: Webhook, clock: Clock) -> dg.SensorDefinition:
-    """Return a sensor that sends each alert once, until its problem is over. `alerts` lists the problems."""
+    """Return a sensor that sends each problem once, and once that it is over. `alerts` lists the problems."""
     calm = CalmTargets(pipeline)
 
     def evaluate(context: dg.SensorEvaluationContext) -> dg.SensorResult:
         engine = Engine(context.resources.iceberg.catalog(), pipeline, clock=clock)
-        due = {_key(alert): alert for alert in alerts(engine, context.instance, calm)}
-        sent_before = set(json.loads(context.cursor or "[]")) & due.keys()
-        unsent = {key: alert for key, alert in due.items() if key not in sent_before}
-        sent = set(_deliver(webhook, unsent))
-        remaining = len(unsent) - len(sent)
-        reason = f"Alerts: {len(sent)} sent, {remaining} still to be sent, {len(sent_before)} sent before."
-        return dg.SensorResult(cursor=json.dumps(sorted(sent_before | sent)), skip_reason=reason)
+        due = {problem.key: problem for problem in alerts(engine, context.instance, calm)}
+        reported = _reported(context.cursor)
+        unsent = {key: problem for key, problem in due.items() if key not in reported}
+        # Of a target that cannot be planned nobody knows what else is over.
+        unknown = {problem.target for problem in due.values() if problem.kind == "cannot_plan"}
+        over = {
+            key: problem
+            for key, problem in reported.items()
+            if key not in due and (problem.target not in unknown or problem.kind == "cannot_plan")
+        }
+        before = len(reported) - len(over)
+        sent = set(_deliver(webhook, unsent, over))
+        kept = {key: problem for key, problem in reported.items() if key not in sent}
+        kept |= {key: problem for key, problem in unsent.items() if key in sent}
+        remaining = len(unsent) + len(over) - len(sent)
+        reason = f"Alerts: {len(sent)} sent, {remaining} still to be sent, {before} sent before."
+        cursor = json.dumps({key: asdict(problem) for key, problem in sorted(kept.items())})
+        return dg.SensorResult(cursor=cursor, skip_reason=reason)
 
     return dg.SensorDefinition(
         name="alerts_sensor",
@@ -105,21 +118,35 @@ def alerts_sensor(pipeline: Pipeline, webhook: Webhook, clock: Clock) -> dg.Sens
     )
 
 
-def _key(alert: Alert) -> str:
-    return f"{alert.target}|{alert.kind}|{alert.session_id}"
+def _reported(cursor: str | None) -> dict[str, Problem]:
+    """Return the problems that were sent and are not known to be over. The version before has stored their keys."""
+    stored = json.loads(cursor or "{}")
+    if isinstance(stored, dict):
+        return {key: Problem(**problem) for key, problem in stored.items()}
+    found = {}
+    for key in stored:
+        target, kind, session_id = key.split("|", 2)
+        what = f"{target}: a problem was reported before."
+        found[key] = Problem(target, kind, what, "", None if session_id == "None" else session_id)
+    return found
 
 
-def _deliver(webhook: Webhook, due: Mapping[str, Alert]) -> Iterator[str]:
-    """Send alerts and yield the keys of those that were delivered.
+def _deliver(webhook: Webhook, due: Mapping[str, Problem], over: Mapping[str, Problem]) -> Iterator[str]:
+    """Send problems, and which of them are over; yield the keys of those that need not be sent again.
 
     A tick has a minute: if the receiver does not answer, the rest waits for the next tick.
     """
-    for key, alert in due.items():
-        answer = webhook.send(alert)
+    for key, problem in due.items():
+        answer = webhook.send(problem)
         if answer == "taken":
             yield key
         if answer == "absent":
             return
+    for key, problem in over.items():
+        answer = webhook.send(replace(problem, remedy=OVER), state="over")
+        if answer == "absent":
+            return
+        yield key
 
 
 class CalmTargets:
@@ -148,11 +175,11 @@ class CalmTargets:
         self._until.pop(target.table, None)
 
 
-def alerts(engine: Engine, instance: dg.DagsterInstance, calm: CalmTargets | None = None) -> Iterator[Alert]:
-    """Yield all present problems, target by target.
+def alerts(engine: Engine, instance: dg.DagsterInstance, calm: CalmTargets | None = None) -> Iterator[Problem]:
+    """Yield all present problems that a person is told of, target by target.
 
-    These are failed audits, hours that audits hold back, sessions without attempts left, late targets, targets that
-    differ from a rebuild, and targets that cannot be planned.
+    These are the errors of `operations.health`, and what only Dagster knows: sessions without attempts left, and
+    targets that differ from a rebuild. A session that failed is told of when it is not attempted again by itself.
 
     Args:
         engine: Decides.
@@ -162,38 +189,29 @@ def alerts(engine: Engine, instance: dg.DagsterInstance, calm: CalmTargets | Non
     calm = calm or CalmTargets(engine.pipeline)
     calm.look(engine)
     for target in engine.pipeline.targets:
-        try:
-            if not calm.is_calm(target, engine.clock()):
-                yield from _table_alerts(engine, target, instance, calm)
-            yield from _verification_alerts(target, instance)
-        except LakeError as error:
-            calm.forget(target)
-            yield Alert(target.table, "cannot_plan", error.problem, error.remedy)
+        if not calm.is_calm(target, engine.clock()):
+            yield from _table_problems(engine, target, instance, calm)
+        differs = verification_problem(instance, target)
+        if differs is not None:
+            yield differs
 
 
-def _table_alerts(engine: Engine, target: Target, instance: dg.DagsterInstance, calm: CalmTargets) -> Iterator[Alert]:
-    """Yield the problems that tables, runs and the time tell; note the target as calm if it has none.
-
-    A problem that is found is yielded before the next one is looked for, which may raise.
-    """
+def _table_problems(
+    engine: Engine, target: Target, instance: dg.DagsterInstance, calm: CalmTargets
+) -> Iterator[Problem]:
+    """Yield the problems that tables, runs and the time tell; note the target as calm if it has none."""
     calm.forget(target)
-    of_table = [*_state_alerts(engine, target)]
-    yield from of_table
-    decision = engine.decide(target)
-    of_runs = [*_attempts_alerts(engine, target, decision, instance)]
-    yield from of_runs
-    now = engine.clock()
-    fresh = _freshness(engine, target, now)
-    if fresh is not None and not fresh.fresh:
-        yield Alert(target.table, "not_fresh", f"{fresh.what}.", fresh.remedy)
-    elif not of_table and not of_runs and isinstance(decision, NoSession):
+    found = health(engine, target)
+    due = [each for each in found.problems if each.level == "error" and each.kind != "session_failed"]
+    if isinstance(found.decision, SessionPlan):
+        due += _without_attempts(engine, target, found.decision, instance)
+    yield from due
+    if not due and isinstance(found.decision, NoSession):
+        now = engine.clock()
+        fresh = None
+        if target.max_delay is not None:
+            fresh = freshness(engine.catalog, engine.pipeline, target, now)
         calm.note(target, now + _calm_time(fresh))
-
-
-def _freshness(engine: Engine, target: Target, now: datetime) -> Freshness | None:
-    if target.max_delay is None:
-        return None
-    return freshness(engine.catalog, engine.pipeline, target, now)
 
 
 def _calm_time(fresh: Freshness | None) -> timedelta:
@@ -201,56 +219,21 @@ def _calm_time(fresh: Freshness | None) -> timedelta:
     return CALM if fresh is None else min(CALM, fresh.max_delay - fresh.delay)
 
 
-def _state_alerts(engine: Engine, target: Target) -> Iterator[Alert]:
-    state = engine.state(target)
-    if state.blocked:
-        yield _failed_audit_alert(target, state.blocked)
-    yield from _held_hours_alerts(target, state.committed.held)
-
-
-def _attempts_alerts(
-    engine: Engine, target: Target, decision: Decision, instance: dg.DagsterInstance
-) -> Iterator[Alert]:
-    """Yield an alert if the session that is due has no attempts left."""
-    if not isinstance(decision, SessionPlan):
-        return
-    attempts = ended_attempts(instance, decision.session_id)
+def _without_attempts(
+    engine: Engine, target: Target, plan: SessionPlan, instance: dg.DagsterInstance
+) -> Iterator[Problem]:
+    """Yield a problem if the session that is due has no attempts left."""
+    attempts = ended_attempts(instance, plan.session_id)
     now = engine.clock().timestamp()
     if rest_seconds(attempts, target.code_version, now) is None:
-        yield Alert(
+        yield Problem(
             target=target.table,
             kind="session_failed",
-            what=f"{describe_attempts(decision, attempts)}.",
+            what=f"{describe_attempts(plan, attempts)}.",
             remedy=retry_remedy(target),
-            session_id=decision.session_id,
-            run_id=_last_run(instance, decision.session_id),
+            session_id=plan.session_id,
+            run_id=_last_run(instance, plan.session_id),
         )
-
-
-def _failed_audit_alert(target: Target, blocked: Mapping[str, Any]) -> Alert:
-    error = AuditFailed(target.table, blocked["failed"])
-    return Alert(
-        target=target.table,
-        kind="audit_failed",
-        what=error.problem,
-        remedy=error.remedy,
-        session_id=blocked["session_id"],
-        run_id=blocked["run_id"] or None,
-    )
-
-
-def _held_hours_alerts(target: Target, held: Sequence[HeldHour]) -> Iterator[Alert]:
-    """Yield one alert for each session that holds hours back; hours held back again are alerted again."""
-    by_session = attrgetter("session_id")
-    for session_id, hours in groupby(sorted(held, key=by_session), key=by_session):
-        error = HoursHeld(target.table, verdicts_in_words([*hours]))
-        yield Alert(target.table, "hours_held", error.problem, error.remedy, session_id)
-
-
-def _verification_alerts(target: Target, instance: dg.DagsterInstance) -> Iterator[Alert]:
-    alert = verification_alert(instance, target)
-    if alert is not None:
-        yield alert
 
 
 def _last_run(instance: dg.DagsterInstance, session_id: str) -> str | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
@@ -75,11 +76,11 @@ class Watch:
     def tick(self, sensor: str) -> SensorExecutionData:
         return self.daemon.tick(sensor)
 
-    def alerts(self) -> list[dict[str, object]]:
-        """What one tick sends."""
+    def alerts(self, state: str = "open") -> list[dict[str, object]]:
+        """What one tick sends of problems that begin, or that are over."""
         before = len(self.hook.got)
         self.tick("alerts_sensor")
-        return self.hook.got[before:]
+        return [alert for alert in self.hook.got[before:] if alert["state"] == state]
 
 
 @pytest.fixture
@@ -138,7 +139,9 @@ def test_a_late_target_is_told_once_until_it_is_late_again(watch: Watch) -> None
     assert "lake complete" in str(alert["remedy"])
     assert watch.alerts() == []
     publish_clicks(watch.catalog, [0], complete_through=5)
-    assert watch.alerts() == []
+    (over,) = watch.alerts("over")
+    assert (over["target"], over["kind"], over["what"]) == ("core.click_fact", "not_fresh", alert["what"])
+    assert watch.alerts("over") == []
     watch.now = at(8)
     assert [a["kind"] for a in watch.alerts()] == ["not_fresh"]
 
@@ -149,6 +152,48 @@ def test_an_alert_that_was_not_delivered_comes_with_the_next_tick(watch: Watch) 
     assert told.skip_message == "Alerts: 0 sent, 1 still to be sent, 0 sent before."
     watch.hook.statuses = [200]
     assert [a["kind"] for a in watch.alerts()] == ["not_fresh"]
+
+
+def test_that_a_problem_is_over_is_sent_once_although_the_receiver_was_down(watch: Watch) -> None:
+    watch.now = at(2)
+    watch.alerts()
+    publish_clicks(watch.catalog, [0], complete_through=5)
+    watch.hook.statuses = [500]
+    watch.alerts()
+    watch.hook.statuses = [200]
+    assert [alert["kind"] for alert in watch.alerts("over")] == ["not_fresh"]
+    assert watch.alerts("over") == []
+
+
+def test_a_problem_that_comes_back_before_its_end_was_sent_is_not_sent_again(watch: Watch) -> None:
+    watch.now = at(2)
+    watch.alerts()
+    publish_clicks(watch.catalog, [0], complete_through=5)
+    watch.hook.statuses = [500]
+    watch.alerts()
+    watch.now, watch.hook.statuses = at(8), [200]
+    assert watch.alerts() == []
+
+
+def test_of_a_target_that_cannot_be_planned_no_other_problem_is_over(watch: Watch) -> None:
+    land_clicks(watch.catalog, [0], landing=0)
+    block(watch.engine, PUNCTUAL, {"unique_key": "3 repeated"})
+    assert [alert["kind"] for alert in watch.alerts()] == ["audit_failed"]
+    with watch.catalog.load_table("core.click_fact").transaction() as transaction:
+        transaction.set_properties({COMPLETE_THROUGH: "soon"})
+    assert [alert["kind"] for alert in watch.alerts()] == ["cannot_plan"] * 2, "also that of its reader"
+    with watch.catalog.load_table("core.click_fact").transaction() as transaction:
+        transaction.remove_properties(COMPLETE_THROUGH)
+    assert [alert["kind"] for alert in watch.alerts("over")] == ["cannot_plan"] * 2
+
+
+def test_the_cursor_of_the_version_before_sends_nothing_twice(watch: Watch) -> None:
+    watch.now = at(2)
+    cursor = json.dumps(["core.click_fact|not_fresh|None"])
+    watch.daemon.cursors["alerts_sensor"] = cursor
+    assert watch.alerts() == []
+    publish_clicks(watch.catalog, [0], complete_through=5)
+    assert [alert["kind"] for alert in watch.alerts("over")] == ["not_fresh"]
 
 
 def test_an_alert_that_is_refused_keeps_no_other_waiting(watch: Watch) -> None:
@@ -248,8 +293,19 @@ def test_a_target_that_others_change_is_due_and_one_that_they_drop_turns_red_whi
     assert verdicts() == {}
     assert planned(watch).hour_numbers == (START + 3,)
     watch.catalog.drop_table("core.click_fact")
-    assert verdicts() == {"click_fact": False}
+    assert verdicts() == {"click_fact": False, "click_state": False}
     key = dg.AssetCheckKey(FACT, "intact")
     (newest,) = watch.instance.event_log_storage.get_asset_check_execution_history(key, limit=1)
     assert newest.status.value == "FAILED"
     assert "lake rebuild core.click_fact --reset" in str(newest.event)
+
+
+def test_the_check_of_a_target_is_red_while_an_audit_stops_it(watch: Watch) -> None:
+    land_clicks(watch.catalog, [0], landing=0)
+    block(watch.engine, PUNCTUAL, {"unique_key": "3 repeated"})
+    events = watch.tick("targets_sensor").asset_events
+    found = {event.asset_key.path[-1]: (event.passed, event.description) for event in events}  # type: ignore[union-attr]
+    assert found["click_state"] == (True, None)
+    passed, why = found["click_fact"]
+    assert not passed
+    assert "was not published: unique_key: 3 repeated." in str(why)

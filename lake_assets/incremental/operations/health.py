@@ -1,0 +1,172 @@
+"""What is wrong with targets. `lake status`, `lake doctor`, the report, the check `intact` and alerts say just this.
+
+It is read from metadata alone, without Spark and while nothing runs. A session that is due is no problem, and neither
+is a target that waits for its sources, unless it is later than its `max_delay`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from operator import attrgetter
+from typing import TYPE_CHECKING, Any, Literal
+
+from lake_assets.base.findings import Level
+from lake_assets.base.hours import format_hours, hour_key
+from lake_assets.errors import AuditFailed, HoursHeld
+from lake_assets.errors.described import describe, is_machines_fault
+from lake_assets.incremental.declaration import Target
+from lake_assets.incremental.engine import iceberg
+from lake_assets.incremental.engine.catch_up import CONFIRM
+from lake_assets.incremental.engine.model import Decision, HeldHour, NoSession, verdicts_in_words
+from lake_assets.incremental.engine.planner import built_by_other_code
+from lake_assets.incremental.engine.state import State
+from lake_assets.incremental.operations.freshness import freshness
+
+if TYPE_CHECKING:
+    from lake_assets.incremental.engine.engine import Engine
+
+Kind = Literal[
+    "cannot_plan",
+    "audit_failed",
+    "session_failed",
+    "hours_held",
+    "beyond_data",
+    "not_fresh",
+    "not_equal",
+    "hours_skipped",
+    "other_code",
+]
+
+WARNINGS = ("hours_skipped", "other_code")
+"""Kinds that somebody may want so: by a catch-up threshold, or because former hours are to stay as they are."""
+
+
+@dataclass(frozen=True)
+class Problem:
+    """What is wrong with a target. An alert is this, as JSON.
+
+    Attributes:
+        target: The target's table.
+        kind: The kind of problem.
+        what: The problem, as a sentence.
+        remedy: What to do, as a sentence.
+        session_id: The session that the problem is about; None if it is about none.
+        run_id: The run that the problem is about; None if it is about none.
+    """
+
+    target: str
+    kind: Kind
+    what: str
+    remedy: str
+    session_id: str | None = None
+    run_id: str | None = None
+
+    @property
+    def level(self) -> Level:
+        """How bad it is. A command that finds an error ends with exit code 1."""
+        return "warning" if self.kind in WARNINGS else "error"
+
+    @property
+    def key(self) -> str:
+        """What tells it from other problems. The sentence may change while it lasts."""
+        return f"{self.target}|{self.kind}|{self.session_id}"
+
+
+@dataclass(frozen=True)
+class TargetHealth:
+    """Whether a target is well.
+
+    Attributes:
+        table: The target's table.
+        decision: What its next session does, or why there is none; None if that cannot be planned.
+        problems: What is wrong, the worst first.
+    """
+
+    table: str
+    decision: Decision | None
+    problems: tuple[Problem, ...]
+
+
+def problems(engine: Engine) -> list[Problem]:
+    """Return what is wrong with the targets of an engine's pipeline, upstream targets first."""
+    found: list[Problem] = []
+    for target in engine.pipeline.in_order():
+        found += health(engine, target).problems
+    return found
+
+
+def health(engine: Engine, target: Target) -> TargetHealth:
+    """Return whether a target is well. Whatever cannot be read of it is a problem.
+
+    A fault of the machine or of a service is raised: all other targets meet it, too.
+    """
+    name = target.table
+    decision: Decision | None = None
+    found: list[Problem] = []
+    try:
+        state = engine.state(target)
+        if state.table is None:  # the next session creates it
+            return TargetHealth(name, None, ())
+        found += _left_by_sessions(state, target)
+        decision = engine.decide(target)
+        if isinstance(decision, NoSession) and decision.kind == "idle":  # what a session failed on is gone
+            found = [each for each in found if each.kind == "hours_held"]
+        if isinstance(decision, NoSession) and decision.kind == "beyond":
+            found.append(Problem(name, "beyond_data", f"{name}: {decision.reason}.", CONFIRM))
+        iceberg.complete_through(state.table, name)  # its readers need it
+        found += _lateness(engine, target)
+        found += _wanted(state, target)
+    except Exception as error:  # whatever the table of somebody else makes its reader raise concerns this target only
+        if is_machines_fault(error):
+            raise
+        text = describe(error)
+        what = text.problem if name in text.problem else f"{name}: {text.problem}"
+        found.insert(0, Problem(name, "cannot_plan", what, text.remedy))
+    return TargetHealth(name, decision, tuple(found))
+
+
+def _left_by_sessions(state: State, target: Target) -> Iterator[Problem]:
+    """Yield what the last session has left, or the one that was stopped after it."""
+    blocked, failed = state.blocked, state.failed
+    if blocked is not None:
+        error = AuditFailed(target.table, blocked["failed"])
+        run_id = blocked["run_id"] or None
+        yield Problem(target.table, "audit_failed", error.problem, error.remedy, blocked["session_id"], run_id)
+    if failed is not None and failed["code_version"] == target.code_version:
+        yield _failed(failed, target)
+    by_session = attrgetter("session_id")
+    for session_id, hours in groupby(sorted(state.committed.held, key=by_session), key=by_session):
+        held: Sequence[HeldHour] = [*hours]
+        of_hours = HoursHeld(target.table, verdicts_in_words(held))
+        yield Problem(target.table, "hours_held", of_hours.problem, of_hours.remedy, session_id)
+
+
+def _failed(failed: Mapping[str, Any], target: Target) -> Problem:
+    times = "" if failed["times"] == 1 else f", {failed['times']} times"
+    what = f"{target.table}: session {failed['session_id']} failed{times}: {failed['what']}."
+    remedy = f"`lake catch-up {target.name}` repeats it and shows the error."
+    return Problem(target.table, "session_failed", what, remedy, failed["session_id"], failed["run_id"] or None)
+
+
+def _lateness(engine: Engine, target: Target) -> Iterator[Problem]:
+    if target.max_delay is None:
+        return
+    found = freshness(engine.catalog, engine.pipeline, target, engine.clock())
+    if not found.fresh:
+        yield Problem(target.table, "not_fresh", f"{found.what}.", found.remedy)
+
+
+def _wanted(state: State, target: Target) -> Iterator[Problem]:
+    skipped = sorted(state.committed.skipped)
+    if skipped:
+        yield Problem(
+            target.table,
+            "hours_skipped",
+            f"{target.table} was not built in hours beyond its catch-up threshold: {format_hours(skipped)}.",
+            f"`lake rebuild {target.name} {hour_key(skipped[0])} {hour_key(skipped[-1])}` builds them.",
+        )
+    what, _, remedy = built_by_other_code(state, target).partition("; ")
+    if what:
+        yield Problem(target.table, "other_code", f"{target.table}: {what}.", f"{remedy[:1].upper()}{remedy[1:]}.")

@@ -1,0 +1,95 @@
+"""Whether targets are well: every way of looking says the same, whatever the trouble is."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from lake_assets_tests.doors.lake_door import LakeDoor
+
+BEGINNING = """
+from datetime import timedelta
+
+from lake_assets import Pipeline, RawTable, Source, Stateless, audits, incremental_asset
+
+COLUMNS = {"row_id": "string", "amount": "long", "seen_at": "timestamptz"}
+RAW = [RawTable(f"raw.{name}", COLUMNS, time_column="seen_at", feed=False) for name in ("visits", "gone")]
+VISITS, GONE = (Source(raw.table, time_column="seen_at", key="row_id") for raw in RAW)
+OWN = dict(mode=Stateless(), key="row_id", time_column="seen_at", columns=COLUMNS)
+"""
+TARGET = """
+
+@incremental_asset(sources=[{source}], **OWN{attributes})
+def {name}_fact(session, rows):
+    {body}
+"""
+ROWS = "return rows.select(*COLUMNS)"
+NAMES = ("good", "broken", "audited", "lost", "late", "slow")
+
+
+def declared(**changed: dict[str, str]) -> str:
+    """A module of six targets. changed: of each, what differs from a target that is well."""
+    text = BEGINNING
+    for name in NAMES:
+        own = {"name": name, "source": "VISITS", "attributes": "", "body": ROWS}
+        text += TARGET.format(**{**own, **changed.get(name, {})})
+    targets = ", ".join(f"{name}_fact" for name in NAMES)
+    return f'{text}\n\nPIPELINE = Pipeline(raw=tuple(RAW), targets=({targets}), start="2026-01-01-00:00")\n'
+
+
+WRONG = {
+    "broken": {"body": 'raise ValueError("secret-value")'},
+    "audited": {"attributes": ', audits=[audits.not_null("amount")]'},
+    "lost": {"source": "GONE"},
+    "late": {"source": "GONE", "attributes": ", max_delay=timedelta(days=100_000)"},
+    "slow": {"attributes": ", max_delay=timedelta(minutes=5)"},
+}
+HEADER = "row_id,amount,seen_at"
+
+
+def said(lake: LakeDoor) -> dict[str, set[str]]:
+    """Way of looking → the targets that it calls wrong. Each ends with exit code 1 if there are any, else with 0."""
+
+    def named(texts: list[str]) -> set[str]:
+        return {name for name in NAMES if any(f"core.{name}_fact" in text for text in texts)}
+
+    status = lake.run("status")
+    found = {"status": named([line for line in status.err.splitlines() if line.startswith("Error: ")])}
+    doctor = lake.run("doctor", "--json")
+    diagnosed: dict[str, Any] = json.loads(doctor.out)
+    wrong = [each["text"] for each in diagnosed["findings"] if (each["check"], each["level"]) == ("targets", "error")]
+    found["doctor"] = named(wrong)
+    report = lake.run("report", "--json")
+    verdict = json.loads(report.out)["verdict"]
+    found["report"] = named([each["problem"] for each in verdict["wrong"]])
+    for way, done in (("status", status), ("report", report)):
+        assert done.code == int(bool(found[way])), f"{way}: {done.text}"
+    assert doctor.code == int(not diagnosed["ok"]), doctor.text
+    assert len({frozenset(targets) for targets in found.values()}) == 1, found
+    return found
+
+
+def test_every_way_of_looking_calls_the_same_targets_wrong(lake: LakeDoor) -> None:
+    lake.declare_in_python(declared(**WRONG))
+    lake("init")
+    lake.land("raw.gone", f"{HEADER}\ng1,1,2026-01-01T00:05:00Z\n", through="2026-01-01-00:00")
+    lake("catch-up", "lost_fact", "late_fact")
+    lake.land("raw.visits", f"{HEADER}\nr1,,2026-01-01T00:05:00Z\n", through="2026-01-01-00:00")
+    for _ in range(2):
+        failed = lake.run("catch-up")
+        assert failed.code == 1
+    assert said(lake)["status"] == {"broken", "audited", "slow"}
+    status = lake.run("status").err
+    assert "core.broken_fact: session" in status
+    assert "failed, 2 times" in status
+    assert "secret-value" not in status, "the message of an error may name values of rows, and is not stored"
+
+    lake.catalog.drop_table("raw.gone")
+    lake.catalog.drop_table("core.good_fact")
+    assert said(lake)["status"] == {"good", "broken", "audited", "lost", "late", "slow"}
+
+    lake.declare_in_python(declared())
+    lake.run("catch-up")
+    lake("rebuild", "good_fact", "--reset")
+    lake("catch-up")
+    assert said(lake)["status"] == set()
