@@ -127,6 +127,31 @@ def reclaim(
 
 
 @engagement.command()
+def accept(
+    lake: LakeName,
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Accept that messages of LAKE are lost, and let its streams go on with what Kafka has.
+
+    Kafka has removed messages before a stream has read them, a topic was created again, or LAKE names another topic
+    than before. What is lost is recorded in the table dead_letter. Meanwhile the other streams go on.
+    """
+    from lake_assets.engagement.streams.accept import accept, lost_messages
+    from lake_assets.pages.terminal import engagement as views
+
+    tables, servers = _open_tables(lake), kafka_servers()
+    with _spark_and_zookeeper() as (spark, zk):
+        found = lost_messages(tables, spark, servers)
+        if found and not yes:
+            for line in views.lost(found, done=False):
+                typer.echo(line, err=True)
+            typer.confirm("Is it accepted that they are never read?", abort=True, err=True)
+        done = accept(tables, spark, zk, servers, timeout=settings().turn_seconds) if found else []
+    render(done, lambda accepted: views.lost(accepted, done=True), as_json=as_json)
+
+
+@engagement.command()
 def metrics(
     lake: LakeName,
     orgs: Annotated[

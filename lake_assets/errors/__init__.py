@@ -42,8 +42,9 @@ LakeError
 │   └── AuditBroken
 ├── StreamError             a stream of an engagement lake stopped
 │   ├── BatchFailed
-│   ├── TopicReplaced
-│   ├── OffsetsMissing
+│   ├── MessagesLost
+│   │   ├── TopicReplaced
+│   │   └── OffsetsMissing
 │   ├── CountsDiffer
 │   ├── CheckpointLost
 │   └── ChangesExpired
@@ -89,6 +90,7 @@ from lake_assets.errors.engagement import (
     ChangesExpired,
     CheckpointLost,
     CountsDiffer,
+    MessagesLost,
     OffsetsMissing,
     StreamError,
     TopicReplaced,
@@ -173,6 +175,7 @@ __all__ = [
     "LandingError",
     "LockLost",
     "LockNotFree",
+    "MessagesLost",
     "NotAsPlanned",
     "NotHolder",
     "OffsetsGone",

@@ -7,18 +7,29 @@ class StreamError(LakeError):
     """A stream of an engagement lake stopped. Its checkpoint did not move."""
 
 
-class TopicReplaced(StreamError):
-    """Kafka now has another topic under this name (`found`)."""
+class MessagesLost(StreamError):
+    """Kafka does not have the messages at which a stream has to continue. Nothing is open: other streams go on."""
+
+    def __init__(self, problem: str, *, restore: str) -> None:
+        super().__init__(
+            problem,
+            remedy=f"{restore}, or run `lake engagement accept LAKE`: it records what is lost, and the stream goes on "
+            "with what Kafka has.",
+        )
+
+
+class TopicReplaced(MessagesLost):
+    """Kafka now has another topic under this name (`found`), or the lake names another topic than before."""
 
     def __init__(self, topic: str, *, expected: str, found: str) -> None:
         super().__init__(
             f"Topic {topic} was replaced: its id is {found}, but the checkpoint has offsets of the topic "
             f"with id {expected}.",
-            remedy="Restore the previous topic, or use a topic with another name for this lake.",
+            restore="Restore the previous topic",
         )
 
 
-class OffsetsMissing(StreamError):
+class OffsetsMissing(MessagesLost):
     """Kafka does not have the offset at which a stream has to continue.
 
     Args:
@@ -33,7 +44,7 @@ class OffsetsMissing(StreamError):
         super().__init__(
             f"The next offset of partition {partition} of {topic} is {expected}, "
             f"but Kafka holds offsets {earliest} to {end} (exclusive).",
-            remedy="Restore the messages, or send the lost ones to a topic with another name. Increase the retention.",
+            restore="Increase the topic's retention. Restore the messages",
         )
 
 

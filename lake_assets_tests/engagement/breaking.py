@@ -21,7 +21,7 @@ from lake_assets.services.kafka import kafka as kafka_service
 from lake_assets.services.service import Service, free_port, running
 from lake_assets.services.spark import spark as spark_service
 from lake_assets.settings import Settings
-from lake_assets_tests.engagement.interrupted import arrive, go_on, left, settle
+from lake_assets_tests.engagement.interrupted import ANEW, arrive, go_on, left, settle
 from lake_assets_tests.engagement.scenario import PARTITIONS, Traffic
 from lake_assets_tests.engagement.world import SEEN, World
 from lake_assets_tests.outcomes import Outcomes
@@ -62,18 +62,18 @@ def partition_added(mail: Traffic) -> str:
 
 
 def truncated(mail: Traffic) -> str:
-    """Messages of the open batch are deleted before it has read them. It never goes on."""
+    """Messages of the open batch are deleted before it has read them. It is withdrawn, and the stream stops."""
     arrive(mail, "ingestion")
     mail.die("after-intent")
-    todo, version = left(mail, "ingestion"), mail.tables.version(ENGAGEMENT)
+    rows = mail.rows(ENGAGEMENT)
     ends = mail.stream().topic().end
     for done in mail.admin.delete_records([TopicPartition(mail.topic, p, end) for p, end in ends.items()]).values():
         done.result(20)
     try:
         mail.run()
     except OffsetsMissing as error:
-        assert (left(mail, "ingestion"), mail.tables.version(ENGAGEMENT)) == (todo, version)
-        return f"stops, and has written nothing: {type(error).__name__}"
+        assert (left(mail, "ingestion"), mail.rows(ENGAGEMENT)) == (ANEW, rows)
+        return f"stops, and is withdrawn without a row: {type(error).__name__}"
     raise AssertionError("a batch whose messages are gone went on")
 
 

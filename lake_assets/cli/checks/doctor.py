@@ -11,9 +11,10 @@ from lake_assets.cli.common import AsJson
 from lake_assets.pages.terminal.render import render
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
     from lake_assets.base.findings import Finding
+    from lake_assets.settings import Settings
 
 LANDING = "landing"
 
@@ -42,6 +43,17 @@ def doctor(
         sys.exit(1)
 
 
+def check_lakes(settings: Settings) -> Iterable[Finding]:
+    """Return the streams of engagement lakes that do not go on."""
+    from lake_assets.engagement.model.lakes import configured_lakes
+
+    if not configured_lakes(settings):
+        return ()
+    from lake_assets.engagement.monitoring.status import stopped_streams  # reads Delta tables
+
+    return stopped_streams(settings)
+
+
 def diagnose() -> list[Finding]:
     """Run all checks. Changes nothing, and raises nothing."""
     from lake_assets.base.findings import Check, run_checks
@@ -63,6 +75,7 @@ def diagnose() -> list[Finding]:
     if newer:  # this version cannot tell what is right there, and its repairs may not touch it
         return found + newer
     found += run_checks([Check(machine.SERVICES, lambda: machine.check_services(settings))])
+    found += run_checks([Check("engagement lakes", lambda: check_lakes(settings))])
     pipeline = machine.loaded_pipeline(settings)
     found += diagnose_lake(settings, pipeline, clock=utc_now)
     return found + run_checks([Check(LANDING, _check_landing)])

@@ -77,6 +77,8 @@ class KafkaTopic:
             TopicReplaced: The topic was deleted and created again.
             OffsetsMissing: Offsets of the range are gone.
         """
+        if not wanted.count:
+            return spark.createDataFrame([], "topic string, partition int, offset bigint, value binary")
         check_readable(self.state(), wanted)
         options = {
             **spark_options(self.servers),

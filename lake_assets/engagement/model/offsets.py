@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from lake_assets.errors import OffsetsMissing, TopicReplaced
+from lake_assets.errors import MessagesLost, OffsetsMissing, TopicReplaced
 
 Offsets = Mapping[int, int]
 """Kafka partition → offset."""
@@ -100,6 +100,53 @@ def limited(whole: OffsetRange, ends: Offsets) -> OffsetRange:
     for partition, start in whole.start.items():
         end[partition] = max(start, min(whole.end[partition], ends.get(partition, start)))
     return replace(whole, end=end)
+
+
+def problem_of(state: TopicState, last: OffsetRange, *, is_read: bool) -> MessagesLost | None:
+    """Return why a stream cannot go on with its topic; None if it can.
+
+    Args:
+        last: Range of the last batch.
+        is_read: Whether that batch is finished.
+    """
+    try:
+        if is_read:
+            _check_continues(state, last)
+        else:
+            check_readable(state, last)
+    except MessagesLost as error:
+        return error
+    return None
+
+
+@dataclass(frozen=True)
+class Lost:
+    """Offsets that a stream will never read, from `first`, inclusive, to `end`, exclusive; None if nobody knows it."""
+
+    topic: str
+    partition: int
+    first: int
+    end: int | None
+
+
+def go_on(state: TopicState, last: OffsetRange) -> tuple[OffsetRange, list[Lost]]:
+    """Return where a stream goes on after messages were lost, as an empty range, and what it does not read.
+
+    A partition without its next message goes on with the earliest that Kafka has, and so does another topic. Messages
+    that it has read before are repeated then, which changes nothing.
+
+    Args:
+        last: Range of the last batch.
+    """
+    is_same = (state.topic, state.topic_id) == (last.topic, last.topic_id)
+    position: dict[int, int] = {}
+    lost = [] if is_same else [Lost(last.topic, partition, end, None) for partition, end in sorted(last.end.items())]
+    for partition, earliest in sorted(state.earliest.items()):
+        read = last.end.get(partition, earliest) if is_same else earliest
+        position[partition] = read if earliest <= read <= state.end[partition] else earliest
+        if read < earliest:
+            lost.append(Lost(state.topic, partition, read, earliest))
+    return OffsetRange(state.topic, state.topic_id, position, position), lost
 
 
 def check_readable(state: TopicState, wanted: OffsetRange) -> None:

@@ -3,16 +3,25 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 
+from lake_assets.base.findings import Finding
+from lake_assets.connections.addresses import kafka_address
 from lake_assets.engagement.deduplication.repeated import REPEATED
 from lake_assets.engagement.isolation.explain import explain
 from lake_assets.engagement.model.delta_log import open_table
 from lake_assets.engagement.model.kafka_topic import KafkaTopic
 from lake_assets.engagement.model.lake import STREAMS, StreamName
-from lake_assets.engagement.model.offsets import Offsets
+from lake_assets.engagement.model.lakes import configured_lakes
+from lake_assets.engagement.model.offsets import Offsets, problem_of
 from lake_assets.engagement.model.table_schemas import DEAD_LETTER
-from lake_assets.engagement.model.tables import LakeTables
+from lake_assets.engagement.model.tables import LakeTables, open_tables
+from lake_assets.errors.texts import ErrorText
+from lake_assets.settings import Settings
+
+CHECK = "engagement lakes"
+"""The name of the check in `lake doctor`."""
 
 
 @dataclass(frozen=True)
@@ -26,7 +35,7 @@ class StreamStatus:
         lag: Number of offsets that are still to be read.
         repeated: Number of its messages, of all batches, whose engagement was stored already; only `lake_status` counts
             them.
-        problem: Why the last batch is not done; None if no attempt has failed.
+        problem: Why the stream does not go on; None if no attempt has failed and no message is lost.
         remedy: What to do then.
     """
 
@@ -38,6 +47,25 @@ class StreamStatus:
     repeated: int = 0
     problem: str | None = None
     remedy: str | None = None
+
+
+def stopped_streams(settings: Settings) -> Iterator[Finding]:
+    """Yield the streams of the configured lakes that do not go on; nothing if no Kafka is known."""
+    servers = kafka_address(settings)
+    if servers is None:
+        return
+    for lake in configured_lakes(settings):
+        tables = open_tables(settings, lake)
+        if not tables.exist():
+            continue
+        found = [stream_status(tables, name, servers) for name in STREAMS]
+        stopped = [each for each in found if each.problem is not None]
+        for each in stopped:
+            yield Finding(CHECK, "error", f"{each.problem}.", each.remedy or "")
+        if not stopped:
+            yield Finding(
+                CHECK, "ok", f"{lake.name}: its streams go on, {sum(each.lag for each in found):,} offsets behind."
+            )
 
 
 def lake_status(tables: LakeTables, servers: str) -> list[StreamStatus]:
@@ -75,8 +103,12 @@ def stream_status(tables: LakeTables, name: StreamName, servers: str) -> StreamS
     lag = 0
     for partition, end in topic.end.items():
         lag += end - read.get(partition, topic.earliest[partition])
-    status = StreamStatus(app_name, read=read, lag=lag)
+    status = StreamStatus(app_name, read=read, lag=max(0, lag))
+    trouble = explain(app_name, checkpoint)
     if checkpoint is not None:
         status = replace(status, batch_id=checkpoint.batch.batch_id, unfinished=checkpoint.unfinished)
-    trouble = explain(app_name, checkpoint)
+        lost = problem_of(topic, checkpoint.batch.messages, is_read=checkpoint.finished)
+        if lost is not None:
+            remedy = lost.remedy.replace(" LAKE`", f" {tables.lake.name}`")
+            trouble = ErrorText(f"{app_name} cannot go on. {lost.problem.removesuffix('.')}", remedy)
     return status if trouble is None else replace(status, problem=trouble.problem, remedy=trouble.remedy)

@@ -23,10 +23,10 @@ from lake_assets.engagement.isolation.withdrawal import has_changed_rows, withdr
 from lake_assets.engagement.model.checkpoint import Batch, Checkpoint
 from lake_assets.engagement.model.delta_log import Commit
 from lake_assets.engagement.model.lake import StreamName
-from lake_assets.engagement.model.offsets import TopicState, next_range
+from lake_assets.engagement.model.offsets import OffsetRange, TopicState, next_range
 from lake_assets.engagement.model.tables import LakeTables
 from lake_assets.engagement.notifications.notify import DATA_COMMIT
-from lake_assets.errors import BatchFailed, CheckpointLost
+from lake_assets.errors import BatchFailed, CheckpointLost, MessagesLost
 
 
 class BatchCommit(Protocol):
@@ -116,12 +116,14 @@ def run_batch(stream: Stream, guard: Guard) -> BatchReport | None:
 
     Only one call may run at a time.
 
+    A stream whose messages are lost reads none. It does what is to be done without one, and the error comes then.
+
     Returns:
         None if no batch is due.
 
     Raises:
-        TopicReplaced: The topic was deleted and created again.
-        OffsetsMissing: Kafka has removed messages that were not read.
+        MessagesLost: Kafka has another topic, or has removed messages that were not read. No batch is open, unless its
+            rows were written already.
         CheckpointLost: The checkpoint is older than the data.
         StateMoved: Another call ran at the same time.
         BatchFailed: A commit failed, perhaps because of a message. Its cause is the error of the commit.
@@ -131,19 +133,29 @@ def run_batch(stream: Stream, guard: Guard) -> BatchReport | None:
         guard.claim()
         stream.upgrade()
         return _complete(stream, guard, last, resumed=True)
-    opened = _begin(stream, guard, last)
-    if opened is None:
-        return None
-    return _complete(stream, guard, opened, resumed=False)
-
-
-def _begin(stream: Stream, guard: Guard, last: Checkpoint | None) -> Checkpoint | None:
-    """Store the intent of the next batch, and return its checkpoint; None if no batch is due."""
-    tables = stream.tables
+    lost: MessagesLost | None = None
     last_messages = last.batch.messages if last else None
-    available = next_range(stream.topic(), last_messages, max_records=tables.lake.max_records)
+    try:
+        available = next_range(stream.topic(), last_messages, max_records=stream.tables.lake.max_records)
+    except MessagesLost as error:
+        assert last_messages is not None, "only what follows a batch can be lost"
+        lost, available = error, replace(last_messages, start=last_messages.end)
+    opened = _begin(stream, guard, last, available)
+    report = None if opened is None else _complete(stream, guard, opened, resumed=False)
+    if lost is not None:
+        raise lost
+    return report
+
+
+def _begin(stream: Stream, guard: Guard, last: Checkpoint | None, available: OffsetRange) -> Checkpoint | None:
+    """Store the intent of the next batch, and return its checkpoint; None if no batch is due.
+
+    Args:
+        available: The messages that the stream has to read next.
+    """
+    tables = stream.tables
     messages, trouble = next_part(available, last)
-    since = _versions_left_by(stream, last) if last else {}
+    since = versions_left_by(stream, last) if last else {}
     if not messages.count and not stream.has_work(since):
         return None
     guard.claim()
@@ -165,7 +177,7 @@ def _present_versions(stream: Stream) -> dict[str, int]:
     return {table: stream.tables.version(table) for table in sorted(tables)}
 
 
-def _versions_left_by(stream: Stream, last: Checkpoint) -> dict[str, int]:
+def versions_left_by(stream: Stream, last: Checkpoint) -> dict[str, int]:
     """Return the version of each table after the last batch, its own commits included."""
     versions = dict(last.batch.reads)
     for commit in stream.commits:
@@ -192,6 +204,9 @@ def _complete(stream: Stream, guard: Guard, opened: Checkpoint, *, resumed: bool
             opened = _replace(stream, guard, opened)
         try:
             return _finish(stream, guard, opened, resumed=resumed)
+        except MessagesLost:
+            _set_aside(stream, guard, stream.tables.checkpoints.read(stream.app_name) or opened)
+            raise
         except _AttemptFailed as failure:
             opened = _record_failure(stream, failure)
             if not opened.withdrawing:
@@ -226,6 +241,34 @@ def _replace(stream: Stream, guard: Guard, opened: Checkpoint) -> Checkpoint:
     checkpoints.move(stream.app_name, opened, part)
     reach(BATCH_REPLACED)
     return part
+
+
+def _set_aside(stream: Stream, guard: Guard, opened: Checkpoint) -> None:
+    """Withdraw the open batch, whose messages Kafka has lost, so that it stops no other stream.
+
+    A batch that has changed rows stays open: its other commits are to be made.
+    """
+    guard.confirm()
+    data = next(commit for commit in stream.commits if commit.name == DATA_COMMIT)
+    if has_changed_rows(stream.tables, stream.app_id(data), data.table, opened):
+        return
+    withdraw(stream.tables, {each.name: (stream.app_id(each), each.table) for each in stream.commits}, opened)
+    reach(BATCH_WITHDRAWN)
+    guard.confirm()
+    batch = opened.batch
+    nothing = replace(batch.messages, end=batch.messages.start)
+    stream.tables.checkpoints.move(stream.app_name, opened, ended(stream, batch, nothing, batch.since or batch.reads))
+
+
+def ended(stream: Stream, batch: Batch, messages: OffsetRange, left: Mapping[str, int]) -> Checkpoint:
+    """Return the checkpoint after a batch that has written nothing, and comes after another one.
+
+    Args:
+        messages: A range without messages. The next batch begins at its end.
+        left: Table → the version that the stream's last batch left.
+    """
+    after = Batch(batch.batch_id + 1, messages, left, batch.since)
+    return Checkpoint(after, stream.commit_names, done=dict.fromkeys(stream.commit_names))
 
 
 def _finish(stream: Stream, guard: Guard, opened: Checkpoint, *, resumed: bool) -> BatchReport:

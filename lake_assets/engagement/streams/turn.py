@@ -17,7 +17,7 @@ from lake_assets.engagement.streams.batch import BatchReport, Stream, run_batch
 from lake_assets.engagement.streams.ingestion import ingestion
 from lake_assets.engagement.streams.mutation import mutation
 from lake_assets.engagement.streams.retention import retention
-from lake_assets.errors import BatchFailed, CoordinationError
+from lake_assets.errors import BatchFailed, CoordinationError, MessagesLost
 
 if TYPE_CHECKING:
     from kazoo.client import KazooClient
@@ -69,7 +69,8 @@ def take_turn(
 ) -> TurnReport:
     """Take a turn with at most one batch.
 
-    If the turn stops before its end, nobody else gets a turn until this stream has continued it.
+    If the turn stops before its end, nobody else gets a turn until this stream has continued it. If its messages are
+    lost, and nothing is open, the turn ends, and the error comes then: no other stream waits for them.
 
     Args:
         max_wait: Seconds to wait for the turn.
@@ -79,14 +80,21 @@ def take_turn(
         StreamError: As for `run_batch`. The coordinator's state then says what is wrong with a batch that failed.
     """
     started_at = clock()
+    lost: MessagesLost | None = None
+    report: BatchReport | None = None
     with coordinated.turn(max_wait=max_wait) as predecessor:
         waited = clock() - started_at
         try:
             report = run_batch(stream, coordinated)
-        except BatchFailed as error:
-            with suppress(CoordinationError):
-                coordinated.explain(error.problem.removesuffix("."))
-            raise
+        except (BatchFailed, MessagesLost) as error:
+            last = stream.tables.checkpoints.read(stream.app_name)
+            if isinstance(error, BatchFailed) or (last is not None and not last.finished):
+                with suppress(CoordinationError):
+                    coordinated.explain(error.problem.removesuffix("."))
+                raise
+            lost = error
         reach_in_batch("before-unlock", stream.commit_names)
     reach_in_batch("after-unlock", stream.commit_names)
+    if lost is not None:
+        raise lost
     return TurnReport(predecessor, report, waited)

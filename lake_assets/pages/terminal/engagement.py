@@ -9,6 +9,7 @@ from lake_assets.engagement.maintenance.maintain import MaintenanceReport
 from lake_assets.engagement.maintenance.reclaim import Reclaimed
 from lake_assets.engagement.metrics.refresh import Refresh
 from lake_assets.engagement.monitoring.status import StreamStatus
+from lake_assets.engagement.streams.accept import Accepted
 from lake_assets.engagement.streams.turn import TurnReport
 from lake_assets.errors.texts import ErrorText
 from lake_assets.pages.terminal import erasure
@@ -66,6 +67,20 @@ def reclaimed(done: Reclaimed) -> str:
     if done.next:
         batch = f"{done.next} continues its open batch"
     return f"{token}; {batch}"
+
+
+def lost(found: Sequence[Accepted], *, done: bool) -> Iterator[Part]:
+    """Show what streams have lost, and what becomes of it."""
+    if not found:
+        yield "Nothing is lost: each stream finds its next message in Kafka."
+    for stream in found:
+        yield f"{stream.stream}: {stream.problem}"
+        for each in stream.lost:
+            until = "on" if each.end is None else f"to {each.end} (exclusive)"
+            is_lost = "is lost" if done else "would be lost"
+            yield f"  {each.topic}, partition {each.partition}, from offset {each.first} {until} {is_lost}"
+        if stream.stream == "retention" and stream.lost:
+            yield "  Requests of erasure may be among them. Send those again that were not executed."
 
 
 def refreshed(done: Refresh) -> str:
