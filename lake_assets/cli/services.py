@@ -14,6 +14,7 @@ import typer
 from pydantic import SecretStr
 
 from lake_assets.cli.checks.declarations import analyse_changed_queries
+from lake_assets.cli.checks.doctor import check_lakes
 from lake_assets.cli.common import AsJson, create_tables, open_engine, show_problems
 from lake_assets.cli.landing_files import show_landing_problems
 from lake_assets.errors import ConfigurationError
@@ -68,8 +69,8 @@ def setup(
 def status(as_json: AsJson = False) -> None:
     """Show each local service: its state, process, port, memory and log file; and what is wrong with targets.
 
-    The exit code is 1 if a service fails again and again, if something is wrong with landing, or if a target has a
-    problem, as in `lake doctor`.
+    The exit code is 1 if a service fails again and again, if something is wrong with landing, if a stream of an
+    engagement lake cannot go on, or if a target has a problem, as in `lake doctor`.
     """
     from lake_assets.services import lifecycle
 
@@ -79,8 +80,11 @@ def status(as_json: AsJson = False) -> None:
     for service in failing:
         typer.echo(f"Error: The service {service.name} fails at every start. Read {service.log}.", err=True)
     landing_fails = show_landing_problems()
+    stopped = [each for each in check_lakes(settings()) if each.level == "error"]
+    for each in stopped:
+        typer.echo(f"Error: {each.text}\n  → {each.remedy}", err=True)
     show_problems(open_engine())
-    if failing or landing_fails:
+    if failing or landing_fails or stopped:
         raise typer.Exit(1)
 
 

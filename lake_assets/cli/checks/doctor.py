@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from lake_assets.cli.common import AsJson
+from lake_assets.errors import ServiceError
 from lake_assets.pages.terminal.render import render
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterator
 
     from lake_assets.base.findings import Finding
     from lake_assets.settings import Settings
@@ -43,15 +44,18 @@ def doctor(
         sys.exit(1)
 
 
-def check_lakes(settings: Settings) -> Iterable[Finding]:
-    """Return the streams of engagement lakes that do not go on."""
+def check_lakes(settings: Settings) -> list[Finding]:
+    """Return how the streams of engagement lakes are. A Kafka that does not answer is reported as a service."""
     from lake_assets.engagement.model.lakes import configured_lakes
 
     if not configured_lakes(settings):
-        return ()
+        return []
     from lake_assets.engagement.monitoring.status import stopped_streams  # reads Delta tables
 
-    return stopped_streams(settings)
+    try:
+        return list(stopped_streams(settings))
+    except ServiceError:
+        return []
 
 
 def diagnose() -> list[Finding]:
