@@ -126,6 +126,28 @@ def reclaim(
     render(done, lambda report: [f"{lake}: {views.reclaimed(report)}"], as_json=as_json)
 
 
+@engagement.command("dead-letters")
+def dead_letters(
+    lake: LakeName,
+    send_again: Annotated[
+        bool, typer.Option("--send-again", help="Send those that were wrong to their topics again.")
+    ] = False,
+    as_json: AsJson = False,
+) -> None:
+    """List the dead letters of LAKE by reason: messages that make no row. Or send them again, after a correction.
+
+    Starts no Spark. Messages that are repeated, replaced, or of an erased person, are never sent again.
+    """
+    from lake_assets.engagement.streams import dead_letters as letters
+    from lake_assets.pages.terminal import engagement as views
+
+    tables = _open_tables(lake)
+    if send_again:
+        count = letters.send_again(tables, kafka_servers())
+        typer.echo(f"{lake}: {count:,} messages sent again; the next turns read them.", err=as_json)
+    render(letters.dead_letters(tables), views.dead_letters, as_json=as_json)
+
+
 @engagement.command()
 def accept(
     lake: LakeName,

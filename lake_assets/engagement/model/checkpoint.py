@@ -50,7 +50,10 @@ DONE = "done"
 COPIES_ARE_REPEATED = 1
 """Rules of intents since which a later copy of an engagement makes no row."""
 
-RULES = COPIES_ARE_REPEATED
+VALUES_ARE_THE_HOUSES = 2
+"""Rules of intents since which dates and times have all forms of ISO 8601, and numbers and booleans no others."""
+
+RULES = VALUES_ARE_THE_HOUSES
 """Rules of new intents. A batch that an earlier version has begun is completed by the rules of its intent."""
 
 

@@ -18,8 +18,24 @@ RECORD = "record"
 
 ISO_DATE = r"^\d{4}-\d{2}-\d{2}$"
 ISO_TIME = r"^\d{4}-\d{2}-\d{2}[T ]\d{2}:\d{2}:\d{2}(\.\d{1,6})?(Z|[+-]\d{2}:?\d{2})?$"
-"""A timestamp without a zone is UTC. Spark alone would also accept a time of day, as a moment of the present day."""
-PATTERNS = {"date": ISO_DATE, "timestamp": ISO_TIME}
+"""Spark alone would also accept a time of day, as a moment of the present day."""
+USUAL = {"date": ISO_DATE, "timestamp": ISO_TIME}
+"""Types of dates and times → the texts that Spark reads as they are. Of old batches, no other texts are dates."""
+
+_ZONE = r"[Zz]|UTC|[+-]\d{2}(:?\d{2})?"
+PATTERNS = {
+    "date": rf"{ISO_DATE}|^\d{{8}}$",
+    "timestamp": rf"^\d{{4}}-\d{{2}}-\d{{2}}([Tt ]\d{{2}}:\d{{2}}(:\d{{2}}([.,]\d+)?)?( ?({_ZONE}))?)?$"
+    rf"|^\d{{8}}([Tt]\d{{4}}(\d{{2}}([.,]\d+)?)?({_ZONE})?)?$",
+}
+"""Types of dates and times → all texts that are one: ISO 8601 as Go, .NET, Java and Python write it. A time without a
+zone is UTC, a date alone its midnight. What is finer than a microsecond is cut off."""
+
+TIME_PARTS = (
+    r"^(\d{4})-?(\d{2})-?(\d{2})(?:[Tt ](\d{2}):?(\d{2})(?::?(\d{2})(?:[.,](\d{1,6})\d*)?)?)?"
+    r"(?: ?(?:[Zz]|UTC|([+-]\d{2})(?::?(\d{2}))?))?$"
+)
+"""Parts of a text that `PATTERNS` accepts, in groups: year, month, day, hour, minute, second, microseconds, zone."""
 TIMES = (date(1800, 1, 1), date(2200, 1, 1))
 """Accepted dates and times: from the first day, inclusive, to the second, exclusive.
 
@@ -43,6 +59,7 @@ class Format:
         erases: Whether a valid message asks for the erasure of these people, and is applied even if they are erased.
         keys: Field → its key in the JSON object, where that is another name.
         policies: Fields whose missing value is replaced by a value that the org has registered.
+        is_of_old_batch: Whether dates and times are the `USUAL` ones alone, and numbers and booleans what Spark casts.
     """
 
     fields: Mapping[str, str]
@@ -56,6 +73,12 @@ class Format:
     erases: bool = False
     policies: tuple[str, ...] = ()
     keys: Mapping[str, str] = field(default_factory=dict)
+    is_of_old_batch: bool = False
+
+    def of_old_batch(self) -> Format:
+        """Return the format that a batch of an earlier version is completed with."""
+        record = (self.record[0], self.record[1].of_old_batch()) if self.record else None
+        return replace(self, record=record, is_of_old_batch=True)
 
     def key(self, path: str) -> str:
         """Return the path of a field in the JSON object."""

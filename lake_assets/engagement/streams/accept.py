@@ -27,6 +27,9 @@ if TYPE_CHECKING:
 COMMIT = "lost"
 """The last part of the app id under which lost messages are recorded."""
 
+LOST = "lost: "
+"""Beginning of the reason of a dead letter that stands for messages that were never read."""
+
 
 @dataclass(frozen=True)
 class Accepted:
@@ -91,7 +94,7 @@ def _lost_of(stream: Stream) -> tuple[Accepted | None, TopicState | None, Checkp
 def _go_on(stream: Stream, spark: SparkSession, state: TopicState, last: Checkpoint, found: Accepted) -> None:
     tables, batch = stream.tables, last.batch
     rows = [
-        (each.topic, each.partition, each.first, f"lost{_until(each)}", None, batch.batch_id + 1)
+        (each.topic, each.partition, each.first, f"{LOST}{_until(each)}", None, batch.batch_id + 1)
         for each in found.lost
         if each.end is None or each.end > each.first
     ]
@@ -107,4 +110,4 @@ def _go_on(stream: Stream, spark: SparkSession, state: TopicState, last: Checkpo
 
 
 def _until(lost: Lost) -> str:
-    return ": this offset and all later ones" if lost.end is None else f": all offsets before {lost.end}"
+    return "this offset and all later ones" if lost.end is None else f"all offsets before {lost.end}"

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from lake_assets.engagement.erasure.registry import ErasureRegistry
-from lake_assets.engagement.model.checkpoint import Batch
+from lake_assets.engagement.model.checkpoint import VALUES_ARE_THE_HOUSES, Batch
 from lake_assets.engagement.model.delta_log import open_table
 from lake_assets.engagement.model.kafka_topic import KafkaTopic
 from lake_assets.engagement.model.messages import Format
@@ -58,7 +58,8 @@ class BatchMessages:
         """
         orgs = self.spark.createDataFrame(self.tables.rows_for(batch, ORG))
         messages = self.topic.read(self.spark, batch.messages)
-        validated = validate_messages(messages, self.format, orgs)
+        message_format = self.format if batch.rules >= VALUES_ARE_THE_HOUSES else self.format.of_old_batch()
+        validated = validate_messages(messages, message_format, orgs)
         if batch.rejected is None:
             return validated
         erasures = open_table(self.tables.location(ERASURE), batch.reads[ERASURE])

@@ -10,7 +10,16 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from lake_assets.engagement.model.messages import NOT_JSON, PATTERNS, RECORD, TIMES, UNKNOWN_ORG, Format
+from lake_assets.engagement.model.messages import (
+    NOT_JSON,
+    PATTERNS,
+    RECORD,
+    TIME_PARTS,
+    TIMES,
+    UNKNOWN_ORG,
+    USUAL,
+    Format,
+)
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -155,15 +164,26 @@ class _ParsedObject:
 
         columns = []
         for name, kind in self.format.fields.items():
-            value = _cast(self.text(name), kind)
+            value = self._cast(self.text(name), kind)
             if name in self.policies:
                 value = F.coalesce(value, self.policies[name])
             columns.append(value.alias(name))
         if self.format.nested:
             name, inner = self.format.nested
-            nested = [_cast(self.text(f"{name}.{part}"), kind).alias(part) for part, kind in inner.items()]
+            nested = [self._cast(self.text(f"{name}.{part}"), kind).alias(part) for part, kind in inner.items()]
             columns.append(F.struct(*nested).alias(name))
         return columns
+
+    def _cast(self, text: Column, kind: str) -> Column:
+        """Return the typed value; null if the text has no such value, or a time outside `TIMES`."""
+        from pyspark.sql import functions as F
+
+        if kind not in PATTERNS:
+            return text.try_cast(kind) if self.format.is_of_old_batch else _typed(text, kind)
+        usual = F.when(text.rlike(USUAL[kind]), text) if self.format.is_of_old_batch else _as_usual(text, kind)
+        value = usual.try_cast(kind)
+        first, end = (F.lit(day).cast(kind) for day in TIMES)
+        return F.when((value >= first) & (value < end), value)
 
     def check_parsed(self, text: Column, reason: str) -> Column:
         """Return the reason if the text is no JSON object."""
@@ -199,7 +219,7 @@ class _ParsedObject:
         checks = []
         for path, kind in self.format.paths.items():
             text = self.text(path)
-            is_bad = text.isNotNull() & (_cast(text, kind).isNull() | self._is_no_string(path, kind))
+            is_bad = text.isNotNull() & (self._cast(text, kind).isNull() | self._is_no_string(path, kind))
             noun = "date" if kind in PATTERNS else kind
             checks.append(F.when(is_bad, f"bad {noun} {self._shown(path)}"))
         return checks
@@ -220,7 +240,7 @@ class _ParsedObject:
         checks = []
         for name, (minimum, maximum) in self.format.range.items():
             kind = self.format.fields[name]
-            is_outside = ~_cast(self.text(name), kind).between(minimum, maximum)
+            is_outside = ~self._cast(self.text(name), kind).between(minimum, maximum)
             checks.append(F.when(is_outside, f"bad {kind} {self._shown(name)}"))
         return checks
 
@@ -246,15 +266,32 @@ class _ParsedObject:
         return f"{self.label}{self.format.key(path)}"
 
 
-def _cast(text: Column, kind: str) -> Column:
-    """Return the typed value; null if the text has no such value, or a time outside `TIMES`."""
+def _typed(text: Column, kind: str) -> Column:
+    """Return the value by the rules of `base/values.py`; null if the text has none."""
     from pyspark.sql import functions as F
 
-    if kind not in PATTERNS:
-        return text.try_cast(kind)
-    value = F.when(text.rlike(PATTERNS[kind]), text).try_cast(kind)
-    first, end = (F.lit(day).cast(kind) for day in TIMES)
-    return F.when((value >= first) & (value < end), value)
+    if kind == "boolean":
+        return F.when(F.lower(text).isin("true", "false"), text.try_cast(kind))
+    value = text.try_cast(kind)
+    if kind not in ("double", "float"):
+        return value
+    is_finite = ~F.isnan(value) & (F.abs(value) != F.lit(float("inf")))
+    return F.when(is_finite, value)
+
+
+def _as_usual(text: Column, kind: str) -> Column:
+    """Return the text of a date or time as Spark reads it; null if it is none."""
+    from pyspark.sql import functions as F
+
+    def part(number: int, missing: str) -> Column:
+        found = F.regexp_extract(text, TIME_PARTS, number)
+        return F.when(found == "", missing).otherwise(found)
+
+    day = F.concat(part(1, ""), F.lit("-"), part(2, ""), F.lit("-"), part(3, ""))
+    clock = F.concat(part(4, "00"), F.lit(":"), part(5, "00"), F.lit(":"), part(6, "00"), F.lit("."), part(7, "0"))
+    zone = F.concat(part(8, "+00"), F.lit(":"), part(9, "00"))
+    whole = day if kind == "date" else F.concat(day, F.lit("T"), clock, zone)
+    return F.when(text.rlike(USUAL[kind]), text).when(text.rlike(PATTERNS[kind]), whole)
 
 
 def _ends_after_first_value(text: Column) -> Column:

@@ -10,10 +10,14 @@ from lake_assets.engagement.maintenance.reclaim import Reclaimed
 from lake_assets.engagement.metrics.refresh import Refresh
 from lake_assets.engagement.monitoring.status import StreamStatus
 from lake_assets.engagement.streams.accept import Accepted
+from lake_assets.engagement.streams.dead_letters import Letters
 from lake_assets.engagement.streams.turn import TurnReport
 from lake_assets.errors.texts import ErrorText
 from lake_assets.pages.terminal import erasure
 from lake_assets.pages.terminal.render import Column, Part, TableView, counted
+
+SHOWN_CHARACTERS = 120
+"""Of the text of a message."""
 
 STREAMS: TableView[StreamStatus] = TableView(
     (
@@ -81,6 +85,20 @@ def lost(found: Sequence[Accepted], *, done: bool) -> Iterator[Part]:
             yield f"  {each.topic}, partition {each.partition}, from offset {each.first} {until} {is_lost}"
         if stream.stream == "retention" and stream.lost:
             yield "  Requests of erasure may be among them. Send those again that were not executed."
+
+
+def dead_letters(found: Sequence[Letters]) -> Iterator[Part]:
+    """Show the dead letters by reason, each with an example."""
+    if not found:
+        yield "There is no dead letter."
+    for each in found:
+        first, last = (f"p{partition}:{offset}" for partition, offset in (each.first, each.last))
+        places = first if first == last else f"{first} .. {last}"
+        yield f"{each.topic}: {counted(each.count, 'message')}, {each.reason} ({places})"
+        if each.example is not None:
+            yield f"  {each.example[:SHOWN_CHARACTERS]}"
+    if any(each.can_be_sent for each in found):
+        yield "→ Correct what is wrong, then run the command with --send-again; or send corrected messages."
 
 
 def refreshed(done: Refresh) -> str:

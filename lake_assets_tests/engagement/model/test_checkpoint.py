@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
-from lake_assets.engagement.model.checkpoint import Batch, Checkpoint, CheckpointStore, Trouble
+from lake_assets.engagement.model.checkpoint import RULES, Batch, Checkpoint, CheckpointStore, Trouble
 from lake_assets.engagement.model.offsets import OffsetRange
 from lake_assets.errors import StateMoved, StoredByNewerVersion, UsageError
 
@@ -57,10 +57,10 @@ def test_a_table_of_an_earlier_version_goes_on_and_gets_the_columns_of_failed_at
 
 
 def test_a_batch_that_a_later_version_has_begun_is_refused(store: CheckpointStore) -> None:
-    later = replace(intent(7), batch=replace(intent(7).batch, rules=2))
+    later = replace(intent(7), batch=replace(intent(7).batch, rules=RULES + 1))
     store.move("mail.ingestion", None, later)
     store.move("chat.ingestion", None, intent(1))
-    with pytest.raises(StoredByNewerVersion, match=r"mail\.ingestion, with the rules of batch 7, has format 2"):
+    with pytest.raises(StoredByNewerVersion, match=r"mail\.ingestion, with the rules of batch 7, has format 3"):
         store.read("mail.ingestion")
     assert store.read("chat.ingestion") == intent(1)
 

@@ -16,8 +16,9 @@ from lake_assets.engagement.model.delta_log import open_table
 from lake_assets.engagement.model.lakes import EMAIL_EVENT, MEETING_EVENT
 from lake_assets.engagement.model.table_schemas import CHECKPOINT, DEAD_LETTER, ENGAGEMENT, NOTIFICATION
 from lake_assets.engagement.streams.batch import run_batch
+from lake_assets.engagement.streams.dead_letters import dead_letters, send_again
 from lake_assets.errors import CheckpointLost, OffsetsMissing
-from lake_assets_tests.engagement.scenario import ORGS, Alone, Traffic
+from lake_assets_tests.engagement.scenario import ORGS, Alone, Traffic, email
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -90,3 +91,24 @@ def test_d6_d7_a_stream_stops_behind_messages_that_are_gone_and_behind_a_checkpo
     mail.send(range(1010, 1012))
     with pytest.raises(CheckpointLost, match=r"Batch 1 of mail\.ingestion\.data"):
         run_batch(mail.stream(), Alone())
+
+
+def test_dead_letters_are_listed_by_reason_and_come_again_when_what_was_wrong_is_corrected(mail: Traffic) -> None:
+    """An org that nobody had registered is; a message that is broken is broken again; a copy is not sent again."""
+    mail.send(range(3), POISON[:1], org_id="acme")
+    mail.resend(mail.sent[:1])
+    unknown = [email(number, org_id="umbrella") for number in range(10, 14)]
+    mail.deliver(unknown)
+    mail.run()
+    assert {(each.reason, each.count, each.can_be_sent) for each in dead_letters(mail.tables)} == {
+        ("not JSON", 1, True),
+        ("repeated", 1, False),
+        ("unknown org", 4, True),
+    }
+    mail.tables.add_orgs(["umbrella"])
+    assert send_again(mail.tables, mail.servers) == 5
+    assert [each.reason for each in dead_letters(mail.tables)] == ["repeated"]
+    mail.run()
+    found = {row["engagement_id"] for row in mail.rows(ENGAGEMENT)}
+    assert found == {row["engagement_id"] for row in mail.sent}
+    assert [(each.reason, each.count) for each in dead_letters(mail.tables)] == [("not JSON", 1), ("repeated", 1)]

@@ -50,6 +50,29 @@ FAR_OFF = (
     "0001-01-01T00:00:00+05:00",
 )
 FARTHEST = ("2199-12-31T23:59:59.999999Z", "1800-01-01T00:00:00Z")
+AS_WRITTEN = {
+    "2026-01-02T01:30:00.123456789Z": "2026-01-02T01:30:00.123456+00:00",  # Go's RFC3339Nano, Java's Instant
+    "2026-01-02T01:30:00.1234567Z": "2026-01-02T01:30:00.123456+00:00",  # .NET's round trip
+    "2026-01-02T01:30:00.1234567+01:00": "2026-01-02T00:30:00.123456+00:00",
+    "2026-01-02T01:30Z": "2026-01-02T01:30:00+00:00",  # Java leaves out seconds that are zero
+    "2026-01-02T01:30": "2026-01-02T01:30:00+00:00",
+    "20260102T013000Z": "2026-01-02T01:30:00+00:00",
+    "20260102T013000.5-0230": "2026-01-02T04:00:00.500000+00:00",
+    "20260102T0130": "2026-01-02T01:30:00+00:00",
+    "2026-01-02t01:30:00z": "2026-01-02T01:30:00+00:00",
+    "2026-01-02": "2026-01-02T00:00:00+00:00",
+    "20260102": "2026-01-02T00:00:00+00:00",
+    "2026-01-02 01:30:00+02": "2026-01-01T23:30:00+00:00",
+    "2026-01-02 01:30:00 UTC": "2026-01-02T01:30:00+00:00",
+    "2026-01-02T01:30:00,25Z": "2026-01-02T01:30:00.250000+00:00",
+    "2026-01-01T23:30:00-02:00": "2026-01-02T01:30:00+00:00",
+}
+"""Texts of programs → the moment that they mean."""
+
+NO_TIMES = (
+    "2026-1-2", "2026-01-02T", "2026-01-02T1:30:00Z", "2026-01-02T25:00:00Z", "2026-01-02T01:30:00+99:00", "1767317400",
+    "2026-01-02T01:30:00.Z", "2026-01-02T01:60Z", "20260102T01", "20261302", "٢٠٢٦-٠١-٠٢",
+)  # fmt: skip
 REASONS: dict[str | bytes | None, str | None] = {
     json.dumps(SOUND): None,
     json.dumps({**SOUND, "something": ["else", 1]}): None,
@@ -73,6 +96,12 @@ REASONS: dict[str | bytes | None, str | None] = {
     json.dumps({**SOUND, "engaged_at": "12:30:00"}): "bad date engaged_at",
     **{json.dumps({**SOUND, "engaged_at": moment}): "bad date engaged_at" for moment in FAR_OFF},
     **{json.dumps({**SOUND, "engaged_at": moment}): None for moment in FARTHEST},
+    **{json.dumps({**SOUND, "engaged_at": moment}): None for moment in AS_WRITTEN},
+    **{json.dumps({**SOUND, "engaged_at": text}): "bad date engaged_at" for text in NO_TIMES},
+    json.dumps({**SOUND, "engagement": {"replied": "yes"}}): "bad boolean engagement.replied",
+    json.dumps({**SOUND, "engagement": {"replied": 1}}): "bad boolean engagement.replied",
+    json.dumps({**SOUND, "engagement": {"opens": 3.5}}): "bad int engagement.opens",
+    json.dumps({**SOUND, "engagement": {"opens": 1e30}}): "bad int engagement.opens",
     json.dumps({**SOUND, "engagement": {"opens": "many"}}): "bad int engagement.opens",
     json.dumps({**SOUND, "engagement": {"opens": "3"}}): None,
     json.dumps({**SOUND, "engagement": {"subject": 3}}): "bad string engagement.subject",
@@ -160,6 +189,21 @@ def test_what_works_out_requests_knows_every_time_that_a_message_may_have_and_ev
     _, most = TTL_DAYS
     assert first - timedelta(days=most) > pd.Timestamp.min
     assert end < pd.Timestamp.max
+
+
+def test_a_time_is_the_moment_that_the_program_meant(spark: SparkSession) -> None:
+    found = judge(
+        spark, ingestion_format(EMAIL_EVENT), [json.dumps({**SOUND, "engaged_at": text}) for text in AS_WRITTEN]
+    )
+    moments = [row["engaged_at"].astimezone(UTC).isoformat() for row in found]
+    assert dict(zip(AS_WRITTEN, moments, strict=True)) == AS_WRITTEN
+
+
+def test_a_batch_of_an_earlier_version_is_completed_by_its_rules(spark: SparkSession) -> None:
+    """Else its messages that were dead letters would be neither rows, which it has written, nor dead letters."""
+    messages = [json.dumps({**SOUND, "engaged_at": text}) for text in ("2026-01-02T01:30Z", "2026-01-02T01:30:00Z")]
+    found = judge(spark, ingestion_format(EMAIL_EVENT).of_old_batch(), [*messages])
+    assert [row["reason"] for row in found] == ["bad date engaged_at", None]
 
 
 def test_a_sound_message_is_a_typed_row(spark: SparkSession) -> None:
