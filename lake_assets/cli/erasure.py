@@ -48,6 +48,7 @@ def erase(
     if late:
         done = sweep(engine, now=now, elsewhere=elsewhere)
     else:
+        landing.request_erasure(engine, str(subject), str(value), now)
         report = views.print_no_step if as_json else views.print_step
         done = erase(engine, str(subject), str(value), now=now, report=report, elsewhere=elsewhere)
     outcome = views.ErasureOutcome(done, landed, serving.delete_replaced())

@@ -18,6 +18,7 @@ from lake_assets.pages.terminal.render import render
 from lake_assets.settings import settings
 
 if TYPE_CHECKING:
+    from lake_assets.incremental.engine.engine import Engine
     from lake_assets.incremental.erasure.certificate import FileSource
     from lake_assets.incremental.erasure.erase import Elsewhere
     from lake_assets.landing.consume.messages import Feed
@@ -224,6 +225,19 @@ def erase_landed_files(done: list[LandedErasure]) -> Elsewhere:
     from lake_assets.landing.erasure.erase import erases_landed
 
     return erases_landed(settings(), open_pipeline(settings()), utc_now, report=done.append)
+
+
+def request_erasure(engine: Engine, subject: str, value: str, now: datetime) -> None:
+    """Record an erasure for landed files, before anything is deleted: what is sent from then on stays."""
+    from lake_assets.incremental.engine.erasures import Erasure
+    from lake_assets.landing.erasure.erase import request_erasure
+
+    engine.pipeline.subject(subject)
+    engine.erasures.rows()  # checks the key
+    if not value.strip():
+        return  # the erasure refuses it
+    erasure = Erasure(subject, engine.erasures.hash(subject, value), now, "requested")
+    request_erasure(settings(), engine.pipeline, erasure, now=now)
 
 
 def searched_folder() -> FileSource:

@@ -16,11 +16,11 @@ from lake_assets.pages.terminal.render import render
 from lake_assets.settings import settings
 
 if TYPE_CHECKING:
+    from lake_assets.landing.consume.deletions import Scrub
     from lake_assets.landing.consume.messages import Feed
     from lake_assets.landing.landing_service import LandingService
     from lake_assets.landing.manifest.zone_writer import ZoneWriter
     from lake_assets.landing.operations.problems import Problem
-    from lake_assets.landing.operations.scrub import Scrub
 
 CORES = os.cpu_count() or 1
 BYTES_PER_MB = 1 << 20
@@ -168,8 +168,12 @@ def scrub(
     ] = None,
     zones: Zones = None,
 ) -> None:
-    """Erase the records of ID from all landed files of TOPIC, and those of all earlier requests."""
+    """Erase the records of ID that Kafka has by now from all landed files of TOPIC, and those of all earlier requests.
+
+    What is sent later stays. The same request again continues where it ended, and then does nothing.
+    """
     from lake_assets.base.hours import milliseconds
+    from lake_assets.landing.erasure.erase import cut_of
     from lake_assets.landing.manifest.shared_state import DeletionRequest, SharedState
     from lake_assets.landing.operations.scrub import remove_unscrubbed, scrub
 
@@ -177,8 +181,10 @@ def scrub(
     by = _scrub_by(topic)
     now = datetime.now(UTC)
     through = sent_through.replace(tzinfo=UTC) if sent_through else now
-    wanted = DeletionRequest(request, topic, by.hashed(distinct_id), milliseconds(through))
-    SharedState(writers[0].manifest).request_deletion(wanted, now=now)
+    manifest = writers[0].manifest
+    cut = {} if sent_through else cut_of(settings(), manifest, topic)
+    wanted = DeletionRequest(request, topic, by.hashed(distinct_id), milliseconds(through), cut)
+    SharedState(manifest).request_deletion(wanted, now=now)
     for writer in writers:
         scrubbed = scrub(writer, topic, by, now=now)
         typer.echo(f"{topic} in {writer.zone.name}: {len(scrubbed)} files scrubbed")
@@ -292,10 +298,9 @@ def open_zones(names: list[str] | None = None) -> list[ZoneWriter]:
 
 def _scrub_by(topic: str) -> Scrub:
     """Return the scrub that finds records by their distinct id, as erasures do."""
-    from lake_assets.incremental.from_settings import open_pipeline
-    from lake_assets.landing.erasure.erase import scrub_by
+    from lake_assets.landing.tailing.open_tailer import scrub_by
 
-    return scrub_by(settings(), open_pipeline(settings()), _feed(topic))
+    return scrub_by(settings(), _feed(topic))
 
 
 def _feed(topic: str) -> Feed:

@@ -3,10 +3,16 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
-from collections.abc import Iterable
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from threading import Event, Thread
 from uuid import uuid4
 
 import pytest
@@ -199,3 +205,90 @@ def test_findings_of_one_cause_are_summed_up(shop: Shop) -> None:
     assert len(lines) == 1
     findings = json.loads(shop.lake.run("landing", "verify", "--json").out)["findings"]
     assert f"a  {len(findings)} times: is not where it was written" in done.out
+
+
+@contextmanager
+def landing(shop: Shop) -> Iterator[None]:
+    """Land and load in a process of its own, as `lake up` does."""
+    environment = {**os.environ, **shop.lake.environment, "LAKE_HOME": str(shop.lake.home)}
+    environment["PYTHONPATH"] = os.pathsep.join([str(shop.lake.folder), environment.get("PYTHONPATH", "")])
+    command = [sys.executable, "-m", "lake_assets.cli.main", "landing", "run"]
+    with (shop.lake.folder / "run.log").open("w") as log:
+        process = subprocess.Popen(command, env=environment, stdout=log, stderr=log, cwd=shop.lake.folder)
+    try:
+        yield
+        assert process.poll() is None, (shop.lake.folder / "run.log").read_text()
+    finally:
+        process.terminate()
+        process.wait(60)
+
+
+@contextmanager
+def sending(shop: Shop, customers: Sequence[str], *, rate: float = 15) -> Iterator[list[tuple[str, str, float]]]:
+    """Send orders of customers in turn; yields what was sent: order, customer, and the time."""
+    sent: list[tuple[str, str, float]] = []
+    stop = Event()
+
+    def send() -> None:
+        while not stop.wait(1 / rate):
+            customer = customers[len(sent) % len(customers)]
+            order = f"n{len(sent):05}"
+            at = time.time()
+            shop.send([order], customer=customer)
+            sent.append((order, customer, at))
+
+    thread = Thread(target=send)
+    thread.start()
+    try:
+        yield sent
+    finally:
+        stop.set()
+        thread.join()
+
+
+def test_an_erasure_wins_while_data_arrive_and_what_is_sent_later_stays(shop: Shop) -> None:
+    shop.lake.environment["LAKE_LANDING_FILE_MESSAGES"] = "10"
+    with landing(shop), sending(shop, ["c0", "c1", "c2"]) as sent:
+        wait_until(lambda: len(shop.orders()) > 30)
+        for _ in range(3):
+            began = time.time()
+            shop.lake("erase", "customer", "c0")
+        ended = time.time()
+        wait_until(lambda: sent[-1][2] > ended + 3)
+    shop.send((f"last{number}" for number in range(10)), customer="c9")  # closes the open file
+    assert shop.land().code == 0
+    orders = set(shop.orders())
+    for order, customer, at in sent:
+        if customer == "c0" and at < began:
+            assert order not in orders
+        elif customer != "c0" or at > ended:  # of an hour long before the erasure, by its own time
+            assert order in orders
+    shop.lake("landing", "verify")
+    assert files(shop, "a") == files(shop, "b")
+
+
+def test_a_scrub_while_data_arrive_is_done_once(shop: Shop) -> None:
+    shop.lake.environment["LAKE_LANDING_FILE_MESSAGES"] = "10"
+    with landing(shop), sending(shop, ["c0", "c1"]):
+        wait_until(lambda: len(shop.orders()) > 20)
+        for _ in range(3):
+            shop.lake("landing", "scrub", shop.topic, "c0", "--request", "r1")
+    assert shop.land().code == 0
+    shop.lake("landing", "scrub", shop.topic, "c0", "--request", "r1")
+    again = shop.lake("landing", "scrub", shop.topic, "c0", "--request", "r1")
+    assert again.count(" 0 files scrubbed") == 2
+    shop.lake("landing", "verify")
+    assert files(shop, "a") == files(shop, "b")
+    assert "another id" in shop.lake.refused("landing", "scrub", shop.topic, "c1", "--request", "r1")
+
+
+def files(shop: Shop, zone: str) -> dict[str, bytes]:
+    """The landed files of a zone."""
+    return {file.name: file.read_bytes() for file in shop.folder(zone).glob("*.avro")}
+
+
+def wait_until(holds: Callable[[], bool], seconds: float = 120) -> None:
+    ends_at = time.monotonic() + seconds
+    while not holds():
+        assert time.monotonic() < ends_at
+        time.sleep(0.5)

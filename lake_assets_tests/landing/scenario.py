@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 
 from lake_assets.base.failpoints import EXIT_CODE
+from lake_assets.landing.consume.deletions import Scrub
 from lake_assets.landing.files.checksum import Checksum, checksum
 from lake_assets.landing.files.entries import DataFile
 from lake_assets.landing.files.records import Record
@@ -24,7 +25,7 @@ from lake_assets.landing.manifest.zone_writer import ZoneWriter
 from lake_assets.landing.operations.compact import merge, to_columns
 from lake_assets.landing.operations.coverage_checks import Finding
 from lake_assets.landing.operations.reshard import reshard
-from lake_assets.landing.operations.scrub import Scrub, scrub
+from lake_assets.landing.operations.scrub import scrub
 from lake_assets.landing.operations.sweep import sweep
 from lake_assets.landing.operations.verify import verify
 from lake_assets.settings import Settings

@@ -17,6 +17,7 @@ import pytest
 
 from lake_assets.base import failpoints
 from lake_assets.base.failpoints import FILE_POINTS, TAILING_POINTS
+from lake_assets.landing.consume.deletions import Scrub
 from lake_assets.landing.consume.kafka_reader import Place
 from lake_assets.landing.consume.messages import Feed
 from lake_assets.landing.files.cutover import Policy, cut
@@ -30,7 +31,7 @@ from lake_assets.landing.manifest.status import shards_of
 from lake_assets.landing.operations.compact import merge, to_columns
 from lake_assets.landing.operations.quarantine import decide
 from lake_assets.landing.operations.reshard import reshard
-from lake_assets.landing.operations.scrub import Scrub, remove_unscrubbed, scrub
+from lake_assets.landing.operations.scrub import remove_unscrubbed, scrub
 from lake_assets.landing.operations.sweep import sweep
 from lake_assets.landing.tailing.delivery import Delivery
 from lake_assets.landing.tailing.refetch import _belongs_to, missing_files

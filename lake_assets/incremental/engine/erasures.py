@@ -27,7 +27,16 @@ from typing import Literal
 import pyarrow as pa
 from pyiceberg.catalog import Catalog
 from pyiceberg.exceptions import ValidationException
-from pyiceberg.expressions import And, BooleanExpression, In, IsNull, LessThanOrEqual
+from pyiceberg.expressions import (
+    And,
+    BooleanExpression,
+    In,
+    IsNull,
+    LessThanOrEqual,
+    NotStartsWith,
+    Or,
+    StartsWith,
+)
 from pyiceberg.io.pyarrow import schema_to_pyarrow
 from pyiceberg.manifest import ManifestContent
 from pyiceberg.table import Table
@@ -233,6 +242,15 @@ class Erasures:
         return self._keyed.of(subject, value)
 
 
+BATCH = "batch_id"
+"""Column of raw tables: the batch that a row came with."""
+
+FED_BATCH = "landing-"
+"""Begins the batches of rows that were loaded from a topic; their landing is when their message was sent."""
+
+BATCHES = 50
+"""How many batches one commit of a deletion rewrites."""
+
 DROPPED = "lake.erased"
 """Snapshot property: how many rows this snapshot deleted because their subject had been erased."""
 
@@ -306,7 +324,6 @@ class ErasureGuard:
                     # A compacted file has a new file sequence number, and the data sequence number of its old rows.
                     if max(entry.file_sequence_number or 0, entry.sequence_number or 0) > after:
                         files.append(entry.data_file)
-        types = {field.name: field.field_type for field in table.schema().fields}
         conditions: list[BooleanExpression] = []
         for subject, columns in columns_of.items():
             ids: set[str] = set()
@@ -316,15 +333,7 @@ class ErasureGuard:
             for value, erased_at in self.erasures.known(subject, ids, erased).items():
                 by_time[erased_at].append(value)
             for erased_at, values in sorted(by_time.items()):
-                # The rows that happened or landed by then. A row without a time may have happened by then.
-                by_then: list[BooleanExpression] = [IsNull(raw.time_column)]  # type: ignore[call-arg, arg-type]
-                moment = erased_at.astimezone(UTC)
-                for column in (raw.time_column, raw.landed_column):
-                    if column in types:
-                        has_zone = isinstance(types[column], TimestamptzType)
-                        text = moment.isoformat() if has_zone else moment.replace(tzinfo=None).isoformat()
-                        by_then.append(LessThanOrEqual(column, text))  # type: ignore[call-arg, arg-type]
-                conditions.append(And(holds(columns, *values), any_of_filters(by_then)))
+                conditions.append(And(holds(columns, *values), sent_by(table, raw, erased_at)))
         if not conditions:
             return 0
         which = any_of_filters(conditions)
@@ -334,14 +343,40 @@ class ErasureGuard:
         return found
 
 
+def sent_by(table: Table, raw: RawTable, erased_at: datetime) -> BooleanExpression:
+    """Return the condition on the rows of a raw table that count as sent by the time of an erasure.
+
+    Of rows that landing has loaded, the time of their message counts, for what is sent after an erasure stays. Of
+    others nobody knows when they were sent: they count if they happened or landed by then, or have no time.
+    """
+    types = {field.name: field.field_type for field in table.schema().fields}
+    moment = erased_at.astimezone(UTC)
+
+    def by_then(column: str) -> BooleanExpression:
+        has_zone = isinstance(types[column], TimestamptzType)
+        text = moment.isoformat() if has_zone else moment.replace(tzinfo=None).isoformat()
+        return LessThanOrEqual(column, text)  # type: ignore[call-arg, arg-type]
+
+    columns = [column for column in (raw.time_column, raw.landed_column) if column in types]
+    untimed: BooleanExpression = IsNull(raw.time_column)  # type: ignore[call-arg, arg-type]
+    either = any_of_filters([untimed, *map(by_then, columns)])
+    if raw.exists_already or BATCH not in types or raw.landed_column not in types:
+        return either
+    is_fed: BooleanExpression = StartsWith(BATCH, FED_BATCH)  # type: ignore[call-arg, arg-type]
+    is_other = Or(IsNull(BATCH), NotStartsWith(BATCH, FED_BATCH))  # type: ignore[call-arg, arg-type]
+    return Or(And(is_fed, by_then(str(raw.landed_column))), And(is_other, either))
+
+
 def holds(columns: Iterable[str], *values: str) -> BooleanExpression:
     """Return the condition on rows that have any of the ids in one of the columns."""
     return any_of_filters(In(column, set(values)) for column in columns)  # type: ignore[call-arg, arg-type]
 
 
-@iceberg.retrying(ValidationException).wraps
 def delete_rows(catalog: Catalog, name: str, which: BooleanExpression, *, counted_as: str = DROPPED) -> int:
     """Delete rows by rewriting the files that have them, also if others write to the table meanwhile.
+
+    Some batches are rewritten in one commit, and only these are named in its condition: rows of other batches that are
+    added meanwhile are no conflict, and what a conflict stops is tried again without the batches that are done.
 
     Args:
         counted_as: Snapshot property that says how many.
@@ -349,6 +384,20 @@ def delete_rows(catalog: Catalog, name: str, which: BooleanExpression, *, counte
     Returns:
         How many rows were deleted.
     """
+    parts = [which]
+    table = iceberg.load(catalog, name)
+    if BATCH in table.schema().column_names and publish.main_id(table) is not None:
+        found = table.scan(which, selected_fields=(BATCH,)).to_arrow()[BATCH].unique().to_pylist()
+        batches = sorted(batch for batch in found if batch is not None)
+        some = [set(batches[first : first + BATCHES]) for first in range(0, len(batches), BATCHES)]
+        parts = [In(BATCH, each) for each in some]  # type: ignore[call-arg, arg-type]
+        parts += [IsNull(BATCH)] if None in found else []  # type: ignore[call-arg, arg-type]
+        parts = [And(which, part) for part in parts]
+    return sum(_delete_part(catalog, name, part, counted_as) for part in parts)
+
+
+@iceberg.retrying(ValidationException).wraps
+def _delete_part(catalog: Catalog, name: str, which: BooleanExpression, counted_as: str) -> int:
     table = iceberg.load(catalog, name)
     rows = _count_rows(table, which, publish.main_id(table))
     if rows:

@@ -23,6 +23,7 @@ from datetime import datetime, timedelta
 from typing import TYPE_CHECKING
 
 from pyiceberg.catalog import Catalog
+from pyiceberg.expressions import And
 
 from lake_assets.base.failpoints import reach
 from lake_assets.base.hours import hour_of
@@ -31,7 +32,7 @@ from lake_assets.incremental.declaration import Subject, Target
 from lake_assets.incremental.engine import iceberg, publish
 from lake_assets.incremental.engine.catch_up import catch_up
 from lake_assets.incremental.engine.columns import at_present, subject_columns
-from lake_assets.incremental.engine.erasures import DROPPED, Erasure, delete_rows, holders, holds
+from lake_assets.incremental.engine.erasures import DROPPED, Erasure, delete_rows, holders, holds, sent_by
 from lake_assets.incremental.engine.model import NoSession
 from lake_assets.incremental.engine.retention import drop_deleted_entries, head_has_delete_files
 from lake_assets.incremental.erasure.history import Removed, remove_history, remove_strays
@@ -117,12 +118,15 @@ def erase(
     rows = _delete_raw_rows(engine, subject, value)
     reach("erasure-rows-deleted")
     report("bringing targets up to date")
-    _bring_targets_up_to_date(engine)
-    _rebuild_remaining_hours(engine, subject, value)
+    for _ in range(MAX_ROUNDS):
+        _bring_targets_up_to_date(engine)
+        _rebuild_remaining_hours(engine, subject, value)
+        if not _delete_rows_that_came(engine, subject, value, now):
+            break
     reach("erasure-rebuilt")
     quarantined = delete_quarantined_rows(engine.catalog, value)
     samples = redact_audit_samples(engine.catalog, value)
-    _check_refs(engine, subject, value)
+    _check_refs(engine, subject, value, now)
     report("removing old files")
     removed = _remove_old_files(engine, subject, value, now)
     report("erasing outside of the tables")
@@ -191,6 +195,17 @@ def _delete_raw_rows(engine: Engine, subject: Subject, value: str) -> dict[str, 
     return deleted
 
 
+def _delete_rows_that_came(engine: Engine, subject: Subject, value: str, now: datetime) -> int:
+    """Delete rows that were sent before the erasure, and that another writer had prepared before it was recorded."""
+    deleted = 0
+    for raw in engine.pipeline.raw:
+        columns = subject_columns(engine.catalog, raw, subject)
+        if columns:
+            which = And(holds(columns, value), sent_by(iceberg.load(engine.catalog, raw.table), raw, now))
+            deleted += delete_rows(engine.catalog, raw.table, which)
+    return deleted
+
+
 def _rewrite_without_delete_files(engine: Engine, table: str) -> None:
     """Rewrite data files without the rows that delete files hide, and drop the delete files: both may hold the id."""
     assert engine.spark is not None, "an engine without Spark can only decide"
@@ -206,10 +221,7 @@ def _bring_targets_up_to_date(engine: Engine) -> None:
         changed = [_bring_up_to_date(engine, target) for target in engine.pipeline.in_order()]
         if not any(changed):
             return
-    raise ErasureStopped(
-        "The targets are not up to date, because other writers keep committing.",
-        remedy="Erase again later.",
-    )
+    # Other writers keep committing. Each round has read what was deleted before; what is left is looked for later.
 
 
 def _bring_up_to_date(engine: Engine, target: Target) -> bool:
@@ -240,7 +252,7 @@ def _rebuild_remaining_hours(engine: Engine, subject: Subject, value: str) -> No
         engine.rebuild(target, hours, run_id=RUN_ID)
         _bring_targets_up_to_date(engine)
         remaining = _hours_with(engine.catalog, target, columns, value)
-        if remaining:
+        if remaining and not _has_sent_since(engine, subject, value):
             raise ErasureStopped(
                 f"{target.table} still has rows of the {subject.name}, in {len(remaining)} hours.",
                 remedy=f"Look at `lake sessions {target.name}`, and erase again.",
@@ -254,13 +266,31 @@ def _hours_with(catalog: Catalog, target: Target, columns: tuple[str, ...], valu
     return sorted({hour_of(time) for time in times})
 
 
-def _check_refs(engine: Engine, subject: Subject, value: str) -> None:
-    """Raise `ErasureStopped` if a branch or tag still has rows of the subject; only people drop branches and tags."""
+def _has_sent_since(engine: Engine, subject: Subject, value: str) -> bool:
+    """Return whether a raw table has rows of the subject: those that were sent by the time of the erasure are gone."""
+    for raw in engine.pipeline.raw:
+        columns = subject_columns(engine.catalog, raw, subject)
+        if columns and iceberg.load(engine.catalog, raw.table).scan(holds(columns, value)).count():
+            return True
+    return False
+
+
+def _check_refs(engine: Engine, subject: Subject, value: str, now: datetime) -> None:
+    """Raise `ErasureStopped` if a branch or tag still has rows of the subject; only people drop branches and tags.
+
+    Rows that were sent after the erasure stay, in raw tables and in what sessions make of them.
+    """
+    raws = {raw.table: raw for raw in engine.pipeline.raw}
     for name, columns in holders(engine.catalog, engine.pipeline, subject):
         table = iceberg.load(engine.catalog, name)
         for ref_name, ref in table.metadata.refs.items():
-            rows = at_present(table, ref.snapshot_id).scan(holds(columns, value), snapshot_id=ref.snapshot_id)
+            which = holds(columns, value)
+            if name in raws and ref_name == "main":
+                which = And(which, sent_by(table, raws[name], now))
+            rows = at_present(table, ref.snapshot_id).scan(which, snapshot_id=ref.snapshot_id)
             if not rows.count():
+                continue
+            if name not in raws and _has_sent_since(engine, subject, value):
                 continue
             if ref_name == "main":
                 raise ErasureStopped(

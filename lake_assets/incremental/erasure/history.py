@@ -9,6 +9,7 @@ from functools import partial
 
 from pyiceberg.catalog import Catalog
 from pyiceberg.table import Table
+from pyiceberg.table.snapshots import Operation
 
 from lake_assets.base.failpoints import reach
 from lake_assets.base.id_matcher import IdMatcher
@@ -74,16 +75,26 @@ def _all_but(kept: Collection[int], table: Table) -> list[int]:
 
 
 def _check_no_old_snapshot_is_needed(catalog: Catalog, name: str, references: SnapshotReferences) -> None:
-    main = publish.main_id(iceberg.load(catalog, name))
+    table = iceberg.load(catalog, name)
     behind = set()
     for snapshot_id, process in references.next_reads(name).items():
-        if snapshot_id != main:
+        if not _has_only_gained_rows(table, snapshot_id):
             behind.add(process)
     if behind:
         raise ErasureStopped(
             f"An old snapshot of {name} is still needed by {', '.join(sorted(behind))}.",
             remedy="Run these processes until they have nothing to do, then erase again.",
         )
+
+
+def _has_only_gained_rows(table: Table, snapshot_id: int) -> bool:
+    """Return whether main has all rows of a snapshot: others have appended to it since, as a loader does."""
+    for snapshot in publish.ancestors(table):
+        if snapshot.snapshot_id == snapshot_id:
+            return True
+        if snapshot.summary is None or snapshot.summary.operation is not Operation.APPEND:
+            return False
+    return False
 
 
 def _check_no_former_table(catalog: Catalog, name: str, strays: Sequence[str], subject: str) -> None:

@@ -48,6 +48,7 @@ class Feed:
         distinct_id: The column with the id of the subject of a message.
         max_bytes: A message with a longer value becomes a dead letter.
         retention_hours: As the topic declares it.
+        subject: The subject whose id `distinct_id` is; None if it is that of no declared subject.
 
     Raises:
         ConfigurationError: A column has a type that no message can hold.
@@ -58,6 +59,7 @@ class Feed:
     distinct_id: str
     max_bytes: int = DEFAULT_MAX_BYTES
     retention_hours: int | None = None
+    subject: str | None = None
 
     def __post_init__(self) -> None:
         assert set(self._casts) == set(self.raw.columns)
@@ -161,7 +163,10 @@ def feeds(pipeline: Pipeline, *, prefix: str = "", max_bytes: int = DEFAULT_MAX_
         declared = _topic_of(pipeline, raw)
         if declared is not None:
             topic = declared.name or f"{prefix}{raw.table}"
-            found.append(Feed(topic, raw, declared.id_column, max_bytes, declared.retention_hours))
+            column = declared.id_column
+            subjects = [subject.name for subject in pipeline.subjects if column in subject.columns]
+            subject = subjects[0] if subjects else None
+            found.append(Feed(topic, raw, column, max_bytes, declared.retention_hours, subject))
     return tuple(found)
 
 

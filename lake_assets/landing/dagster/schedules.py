@@ -9,10 +9,10 @@ from lake_assets.incremental.dagster.assets import failure
 from lake_assets.incremental.dagster.sensors import Clock
 from lake_assets.landing.consume.removal import remove_landed
 from lake_assets.landing.dagster.jobs import CompactionConfig, limits_of
-from lake_assets.landing.erasure.erase import scrub_by
 from lake_assets.landing.landing_service import LandingService
 from lake_assets.landing.operations.upkeep import keep_up
 from lake_assets.landing.operations.verify import verify
+from lake_assets.landing.tailing.open_tailer import scrub_by
 
 KEEP = timedelta(hours=24)
 """Files that were replaced are kept for so long, because a reader may have them open."""
@@ -27,7 +27,7 @@ def upkeep_job(clock: Clock) -> dg.JobDefinition:
     @dg.op(required_resource_keys={"landing"})
     def keep_zones_up(context: dg.OpExecutionContext, config: CompactionConfig) -> None:
         service: LandingService = context.resources.landing.service()
-        rules = {feed.topic: scrub_by(service.settings, service.pipeline, feed) for feed in service.feeds}
+        rules = {feed.topic: scrub_by(service.settings, feed) for feed in service.feeds}
         for writer in service.zones:
             try:
                 done = keep_up(writer, rules, limits_of(config), keep=KEEP, now=clock())

@@ -7,25 +7,37 @@ land late are scrubbed for subjects erased before, without their ids.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
-from datetime import datetime
-from functools import partial
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta
+from functools import cached_property
 
 from lake_assets.base.failpoints import reach
 from lake_assets.base.hours import milliseconds
-from lake_assets.errors import ErasureStopped
+from lake_assets.connections.addresses import kafka_address
+from lake_assets.errors import ErasureStopped, ServiceError
 from lake_assets.incremental.declaration import Pipeline
-from lake_assets.incremental.engine.erasures import Erasure, KeyedHash, erasure_key
+from lake_assets.incremental.engine.erasures import Erasure
 from lake_assets.incremental.erasure.erase import GRACE, Elsewhere
+from lake_assets.landing.consume.deletions import Scrub
 from lake_assets.landing.consume.messages import Feed, feeds
+from lake_assets.landing.consume.topic_watch import landed_ends, logical_ends
 from lake_assets.landing.manifest.open_zones import landed_without_manifest, open_zones
 from lake_assets.landing.manifest.schema import ALL_STAGES, CURRENT_STAGES, files_of
 from lake_assets.landing.manifest.shared_state import DeletionRequest, SharedState
-from lake_assets.landing.manifest.store import has_landed
+from lake_assets.landing.manifest.store import Manifest, has_landed
 from lake_assets.landing.manifest.zone_writer import ZoneWriter
-from lake_assets.landing.operations.scrub import Scrub, remove_unscrubbed, scrub
+from lake_assets.landing.operations.scrub import remove_unscrubbed, scrub
+from lake_assets.landing.tailing.open_tailer import scrub_by
+from lake_assets.landing.tailing.zone_lock import is_locked
 from lake_assets.settings import Settings
+
+PATIENCE = timedelta(seconds=60)
+"""How long an erasure waits for zones that are tailed to land what it has scrubbed in the other zone."""
+
+_PAUSE_SECONDS = 0.5
 
 MAX_PASSES = 3
 """How often both zones are scrubbed at the most, to include files that land while earlier files are scrubbed."""
@@ -90,11 +102,27 @@ def erase_landed(
         drafts = writer.zone.drop_drafts(now - GRACE)
         done += LandedErasure(removed=len(drafts))
     for feed in feeds(pipeline, prefix=settings.landing_prefix):
-        subject = _subject_of(pipeline, feed)
-        concerned = [erasure for erasure in requested if erasure.subject == subject]
-        by = scrub_by(settings, pipeline, feed)
-        done += _TopicErasure(writers, feed.topic, by).erase(concerned, now=now)
+        concerned = [erasure for erasure in requested if erasure.subject == feed.subject]
+        topic = _TopicErasure(settings, writers, feed)
+        topic.record(concerned, now=now)
+        done += topic.scrub()
     return done
+
+
+def request_erasure(settings: Settings, pipeline: Pipeline, erasure: Erasure, *, now: datetime) -> None:
+    """Record the deletion requests of an erasure, with what Kafka has now: what is sent later stays.
+
+    From then on zones land files without the records that the requests name. `erase_landed` does the rest.
+
+    Raises:
+        ZoneMismatch: The folder of a zone and the manifest do not belong together.
+    """
+    if not has_landed(settings) and not landed_without_manifest(settings):
+        return
+    writers = open_zones(settings)
+    for feed in feeds(pipeline, prefix=settings.landing_prefix):
+        if feed.subject == erasure.subject:
+            _TopicErasure(settings, writers, feed).record([erasure], now=now)
 
 
 def erases_landed(
@@ -121,35 +149,53 @@ def erases_landed(
     return erase
 
 
-def scrub_by(settings: Settings, pipeline: Pipeline, feed: Feed) -> Scrub:
-    """Return the rules of a feed: ids are hashed as in `etl.erasure`. The key is read when it is first needed."""
-    keyed = KeyedHash(partial(erasure_key, settings))
-    hashed = partial(keyed.of, _subject_of(pipeline, feed) or feed.distinct_id)
-    return Scrub(feed.distinct_id_of, hashed, feed.sent)
-
-
 @dataclass(frozen=True)
 class _TopicErasure:
     """The erasure from the files of one topic, in all zones."""
 
+    settings: Settings
     writers: Sequence[ZoneWriter]
-    topic: str
-    by: Scrub
+    feed: Feed
+
+    @property
+    def topic(self) -> str:
+        return self.feed.topic
 
     @property
     def state(self) -> SharedState:
         return SharedState(self.writers[0].manifest)
 
-    def erase(self, erasures: Sequence[Erasure], *, now: datetime) -> LandedErasure:
-        for request in self._requests_to_record(erasures):
-            self.state.request_deletion(request, now=now)
-        reach("erasing-requested")
-        scrubbed = self._scrub(now)
-        reach("erasing-scrubbed")
-        done = LandedErasure(scrubbed=scrubbed)
+    @cached_property
+    def by(self) -> Scrub:
+        return scrub_by(self.settings, self.feed)
+
+    def record(self, erasures: Sequence[Erasure], *, now: datetime) -> None:
+        """Record the requests of erasures."""
         for writer in self.writers:
-            done += self._remove_unscrubbed(writer, now)
-        return done
+            mismatch = writer.storage_problem()
+            if mismatch is not None:
+                raise mismatch
+        if erasures:
+            cut = cut_of(self.settings, self.writers[0].manifest, self.topic)
+            for request in self._requests_to_record(erasures, cut):
+                self.state.request_deletion(request, now=now)
+            reach("erasing-requested")
+
+    def scrub(self) -> LandedErasure:
+        """Scrub all files, again as long as tailers of the zones land or finish what is missing, up to a limit."""
+        scrubbed = 0
+        ends_at = time.monotonic() + PATIENCE.total_seconds()
+        while True:
+            scrubbed += self._scrub()
+            reach("erasing-scrubbed")
+            done = LandedErasure(scrubbed=scrubbed)
+            for writer in self.writers:
+                done += self._remove_unscrubbed(writer, datetime.now(UTC))
+            zones = [writer.zone.name for writer in self.writers]
+            is_tailed = any(is_locked(self.settings.landing_folder, zone) for zone in zones)
+            if not done.waits or not is_tailed or time.monotonic() > ends_at:
+                return done
+            time.sleep(_PAUSE_SECONDS)
 
     def _remove_unscrubbed(self, writer: ZoneWriter, now: datetime) -> LandedErasure:
         zone = writer.zone.name
@@ -162,37 +208,54 @@ class _TopicErasure:
             waits.append(f"{len(quarantined)} of {self.topic} in zone {zone} are in quarantine")
         return LandedErasure(removed=len(removed or ()), waits=tuple(waits))
 
-    def _scrub(self, now: datetime) -> int:
+    def _scrub(self) -> int:
         total = 0
         for _ in range(MAX_PASSES):
             made: list[str] = []
             for writer in self.writers:
-                made += scrub(writer, self.topic, self.by, now=now)
+                made += scrub(writer, self.topic, self.by, now=datetime.now(UTC))
             total += len(made)
             if not made:
                 break
         return total
 
-    def _requests_to_record(self, erasures: Sequence[Erasure]) -> Iterator[DeletionRequest]:
+    def _requests_to_record(self, erasures: Sequence[Erasure], cut: Mapping[int, int]) -> Iterator[DeletionRequest]:
         """Yield the requests of erasures, but none if an earlier request covers every record that was sent."""
         recorded = self.state.deletions(self.topic)
+        landed = landed_ends(self.writers[0].manifest, self.topic)
+        has_more = any(end > landed.get(partition, 0) for partition, end in cut.items())
         for erasure in erasures:
-            request = _request(self.topic, erasure)
+            request = replace(_request(self.topic, erasure), cut=cut)
             earlier = [found for found in recorded if found.id_hash == request.id_hash]
             if any(found.sent_through >= request.sent_through for found in earlier):
                 continue
-            if not earlier or self._has_records_since(earlier, request):
+            if not earlier or has_more or self._has_records_since(earlier, request):
                 yield request
 
     def _has_records_since(self, earlier: Sequence[DeletionRequest], request: DeletionRequest) -> bool:
         """Return whether a file has a record that a request deletes and no earlier one does."""
         for writer in self.writers:
             for file in files_of(writer.entries(self.topic, stages=CURRENT_STAGES)):
-                is_deleted = self.by.rule_for(file)
+                is_deleted = self.by.rule_for(dead_letters=file.holds_dead_letters)
                 for record in writer.records(file):
                     if is_deleted(record, [request]) and not is_deleted(record, earlier):
                         return True
         return False
+
+
+def cut_of(settings: Settings, manifest: Manifest, topic: str) -> dict[int, int]:
+    """Return, for each partition of a topic, the landed offset after the last message that Kafka has now.
+
+    If Kafka cannot be asked, it is the one after the last landed message: a record that has not landed then goes by its
+    own timestamp.
+    """
+    cut = landed_ends(manifest, topic)
+    servers = kafka_address(settings)
+    if servers is not None:
+        with suppress(ServiceError):
+            for partition, end in logical_ends(manifest, servers, topic).items():
+                cut[partition] = max(end, cut.get(partition, 0))
+    return cut
 
 
 def _request(topic: str, erasure: Erasure) -> DeletionRequest:
@@ -200,11 +263,3 @@ def _request(topic: str, erasure: Erasure) -> DeletionRequest:
     through = milliseconds(erasure.erased_at)
     request_id = f"erasure-{erasure.id_hash[:_HASH_PREFIX]}-{through}"
     return DeletionRequest(request_id, topic, erasure.id_hash, through)
-
-
-def _subject_of(pipeline: Pipeline, feed: Feed) -> str | None:
-    """Return the subject that the messages of a feed are about; None if no subject has its id column."""
-    for subject in pipeline.subjects:
-        if feed.distinct_id in subject.columns:
-            return subject.name
-    return None

@@ -23,15 +23,17 @@ from lake_assets.base.failpoints import reach
 from lake_assets.errors import PublishConflict
 from lake_assets.incremental.engine import iceberg, publish
 from lake_assets.landing.consume.messages import Row
+from lake_assets.landing.files.records import Record
 from lake_assets.landing.loading.progress import Progress, progress_properties
 
 
 @dataclass(frozen=True)
 class LandedRow:
-    """A row, and when its message was sent, in UTC."""
+    """A row, its message, and when that was sent, in UTC."""
 
     row: Row
     landed_at: datetime
+    record: Record
 
 
 @dataclass(frozen=True)

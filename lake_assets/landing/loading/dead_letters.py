@@ -215,7 +215,8 @@ def _due(loader: Loader, progress: Progress) -> tuple[list[LandedRow], dict[int,
                     left += 1
                     continues[partition] = False
                     continue
-                rows.append(LandedRow(row, from_milliseconds(record.timestamp) if is_moment(record.timestamp) else now))
+                sent = from_milliseconds(record.timestamp) if is_moment(record.timestamp) else now
+                rows.append(LandedRow(row, sent, record))
             several = spans.setdefault(partition, [])
             if continues.get(partition) and several:
                 several[-1] = (several[-1][0], offset)

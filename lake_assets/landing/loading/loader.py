@@ -7,6 +7,7 @@ sent before the erasure of their subject are dropped.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -17,7 +18,7 @@ from pyiceberg.table import Table
 from tenacity import retry, retry_if_exception_type, stop_after_attempt, wait_random_exponential
 
 from lake_assets.base.failpoints import reach
-from lake_assets.base.hours import from_milliseconds
+from lake_assets.base.hours import from_milliseconds, milliseconds
 from lake_assets.errors import FileDamaged, PublishConflict, SourceError, StateMoved
 from lake_assets.incremental.declaration import Subject
 from lake_assets.incremental.engine import iceberg
@@ -34,6 +35,7 @@ from lake_assets.landing.loading.progress import Progress, is_credible, read_pro
 from lake_assets.landing.loading.unread_files import dead_letter_files, unread_files
 from lake_assets.landing.manifest.coverage import Cover, limit_ends, ready_ends
 from lake_assets.landing.manifest.schema import Entry, files_of
+from lake_assets.landing.manifest.shared_state import DeletionRequest, SharedState
 from lake_assets.landing.manifest.store import Manifest
 from lake_assets.landing.topics.ledger import Ledger
 
@@ -286,30 +288,36 @@ class Loader:
                 f"{self.feed.raw.table}, but is none any more: {row}.",
                 remedy="Declare the columns of the raw table as they were when it was landed.",
             )
-        return LandedRow(row, from_milliseconds(record.timestamp))
+        return LandedRow(row, from_milliseconds(record.timestamp), record)
 
     def without_erased(self, rows: list[LandedRow]) -> list[LandedRow]:
-        """Drop rows that were sent before their subject was erased. Costs one look at the catalog if nobody was."""
+        """Drop rows that an erasure covers. Costs one look at the catalog if nobody was erased.
+
+        A row is covered if a deletion request of the id covers its message, as in the files of the zones, or if its
+        message was sent by the time of the erasure. When it happened does not count: what is sent later stays.
+        """
         erasures = self.erasures.rows()
         if not erasures:
             return rows
+        requests: defaultdict[str, list[DeletionRequest]] = defaultdict(list)
+        for request in SharedState(self.manifest).deletions(self.feed.topic):
+            requests[request.id_hash].append(request)
         for subject in self.subjects:
             for column in subject.columns_of(self.feed.raw.columns):
                 ids = {landed.row[column] for landed in rows} - {None}
                 erased_at = self.erasures.known(subject.name, ids, erasures)
+                of_id = {value: requests[self.erasures.hash(subject.name, value)] for value in erased_at}
                 kept = []
                 for landed in rows:
-                    if not self._sent_before(landed, erased_at.get(landed.row[column])):
-                        kept.append(landed)
+                    value, record = landed.row[column], landed.record
+                    if value in erased_at and (
+                        record.timestamp <= milliseconds(erased_at[value])
+                        or any(request.covers(record, self.feed.sent) for request in of_id[value])
+                    ):
+                        continue
+                    kept.append(landed)
                 rows = kept
         return rows
-
-    def _sent_before(self, landed: LandedRow, erased_at: datetime | None) -> bool:
-        """Return whether a row happened, or landed, by the time of an erasure, as the engine's erasure guard does."""
-        if erased_at is None:
-            return False
-        earliest: datetime = min(landed.row[self.feed.raw.time_column], landed.landed_at)
-        return earliest <= erased_at
 
 
 def _latest_heartbeats(records: Iterable[Record], now: datetime) -> tuple[dict[int, datetime], dict[int, datetime]]:

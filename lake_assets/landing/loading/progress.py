@@ -15,6 +15,7 @@ from pyiceberg.catalog import Catalog
 from pyiceberg.exceptions import NoSuchTableError
 
 from lake_assets.base.hours import hour_of
+from lake_assets.incremental.engine.erasures import FED_BATCH
 from lake_assets.landing.files.offset_ranges import with_number_keys, with_text_keys
 
 OFFSETS = "lake.landing.offsets"
@@ -32,7 +33,7 @@ LETTERS = "lake.landing.dead-letters"
 MAX_AHEAD = timedelta(minutes=10)
 """A heartbeat that is later than the clock by more than this does not count: a clock is wrong."""
 
-BATCH_PREFIX = "landing-"
+BATCH_PREFIX = FED_BATCH
 """Begins the `batch_id` of landed rows. Rows with another one were written to the raw table without landing."""
 
 

@@ -23,8 +23,8 @@ CURRENT_STAGES: tuple[Stage, ...] = ("staged", "live")
 READABLE: tuple[Verdict, ...] = ("provisional", "verified")
 """The verdicts of files that are not quarantined."""
 
-FORMAT = 1
-"""Of these tables. A version reads all formats up to its own."""
+FORMAT = 2
+"""Of these tables. A version reads all formats up to its own. Format 2: deletion requests have a cut in offsets."""
 
 METADATA = sa.MetaData()
 HEAD = sa.Table(
@@ -121,6 +121,7 @@ DELETIONS = sa.Table(
     sa.Column("topic", sa.String(160), primary_key=True),
     sa.Column("id_hash", sa.String(64), nullable=False),
     sa.Column("sent_through", sa.BigInteger, nullable=False),
+    sa.Column("cut", sa.Text),
 )
 ROUNDS = sa.Table(
     "landing_round",
@@ -229,6 +230,7 @@ def create_tables(engine: sa.Engine) -> None:
         if not complete:
             connection.exec_driver_sql(_LOCKS[connection.dialect.name])
             METADATA.create_all(connection)
+            _add_missing_columns(connection)
             for missing in _missing_rows(connection):
                 connection.execute(missing)
         _check_format(connection)
@@ -237,6 +239,13 @@ def create_tables(engine: sa.Engine) -> None:
 def _is_complete(connection: sa.Connection) -> bool:
     existing = set(sa.inspect(connection).get_table_names())
     return set(METADATA.tables) <= existing and not _missing_rows(connection)
+
+
+def _add_missing_columns(connection: sa.Connection) -> None:
+    """Add the columns that tables of earlier formats lack. They may be null."""
+    found = {column["name"] for column in sa.inspect(connection).get_columns(DELETIONS.name)}
+    if DELETIONS.c.cut.name not in found:
+        connection.exec_driver_sql(f"ALTER TABLE {DELETIONS.name} ADD COLUMN {DELETIONS.c.cut.name} TEXT")
 
 
 def _missing_rows(connection: sa.Connection) -> list[sa.Insert]:

@@ -7,8 +7,8 @@ first, and never changed; a zone that lags follows it later.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, field, replace
 from datetime import datetime
 from typing import Any
 
@@ -17,7 +17,8 @@ import sqlalchemy as sa
 from lake_assets.base.hours import milliseconds
 from lake_assets.errors import UsageError
 from lake_assets.landing.files.cutover import Policy
-from lake_assets.landing.files.offset_ranges import Ranges, with_number_keys
+from lake_assets.landing.files.offset_ranges import Ranges, with_number_keys, with_text_keys
+from lake_assets.landing.files.records import Record
 from lake_assets.landing.files.sharding import Shard, parse_shard
 from lake_assets.landing.manifest.file_rows import finish_round
 from lake_assets.landing.manifest.row_conversion import ranges_from_json, ranges_to_json
@@ -27,19 +28,34 @@ from lake_assets.landing.manifest.store import Manifest
 
 @dataclass(frozen=True)
 class DeletionRequest:
-    """A request to delete the records of one distinct id from a topic, up to a time.
+    """A request to delete the records of one distinct id from a topic: those that Kafka had when it was made.
 
     Attributes:
         request_id: Unique in the topic.
         topic: The topic.
         id_hash: Keyed hash of the distinct id; the id itself is not stored.
-        sent_through: Milliseconds since 1970, inclusive. Records sent later stay, so the zones agree even if one lags.
+        sent_through: Milliseconds since 1970, inclusive.
+        cut: Partition → the offset, as landed, after the last message that Kafka had. Records below it are deleted, and
+            those beyond it whose own timestamp is not later than `sent_through`: producers send late, too. None: a
+            request of an earlier version, which also goes by the time in the message.
     """
 
     request_id: str
     topic: str
     id_hash: str
     sent_through: int
+    cut: Mapping[int, int] | None = field(default=None, hash=False)
+
+    def covers(self, record: Record, happened: Callable[[Record], int]) -> bool:
+        """Return whether a record of the id is deleted.
+
+        Args:
+            record: The record.
+            happened: Returns when a record happened or was sent, whichever is earlier, in milliseconds since 1970.
+        """
+        if self.cut is None:
+            return happened(record) <= self.sent_through
+        return record.offset < self.cut.get(record.partition, 0) or record.timestamp <= self.sent_through
 
 
 @dataclass(frozen=True)
@@ -120,11 +136,11 @@ class SharedState:
                 _insert_policy(connection, topic, partition, changed[partition])
             return changed
 
-    def request_deletion(self, request: DeletionRequest, *, now: datetime) -> None:
-        """Record a deletion request. Recording the same request again changes nothing.
+    def request_deletion(self, request: DeletionRequest, *, now: datetime) -> DeletionRequest:
+        """Record a deletion request; return the recorded one of its id: the first one counts.
 
         Raises:
-            UsageError: The request reaches into the future, or its id belongs to another request.
+            UsageError: The request reaches into the future, or its id belongs to a request for another distinct id.
         """
         if request.sent_through > milliseconds(now):
             raise UsageError(
@@ -136,12 +152,15 @@ class SharedState:
             recorded = {found.request_id: found for found in _deletions(connection, request.topic)}
             existing = recorded.get(request.request_id)
             if existing is None:
-                connection.execute(sa.insert(DELETIONS).values(asdict(request)))
-            elif existing != request:
+                cut = None if request.cut is None else json.dumps(with_text_keys(request.cut))
+                connection.execute(sa.insert(DELETIONS).values({**vars(request), "cut": cut}))
+                return request
+            if existing.id_hash != request.id_hash:
                 raise UsageError(
-                    f"Deletion request {request.request_id} of {request.topic} is recorded with other values.",
+                    f"Deletion request {request.request_id} of {request.topic} is recorded for another id.",
                     remedy="Give each request an id of its own.",
                 )
+            return existing
 
     def deletions(self, topic: str) -> list[DeletionRequest]:
         """Return all deletion requests of a topic, ordered by id."""
@@ -226,11 +245,16 @@ def _deletions(connection: sa.Connection, topic: str) -> list[DeletionRequest]:
             DELETIONS.c.topic,
             DELETIONS.c.id_hash,
             DELETIONS.c.sent_through,
+            DELETIONS.c.cut,
         )
         .where(DELETIONS.c.topic == topic)
         .order_by(DELETIONS.c.request_id)
     )
-    return [DeletionRequest(*row) for row in connection.execute(query)]
+    found = []
+    for request_id, _, id_hash, sent_through, stored in connection.execute(query):
+        cut: dict[int, int] | None = None if stored is None else with_number_keys(json.loads(stored))
+        found.append(DeletionRequest(request_id, topic, id_hash, sent_through, cut))
+    return found
 
 
 def _row_of(proposed: Round) -> dict[str, Any]:

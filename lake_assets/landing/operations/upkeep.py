@@ -6,12 +6,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
+from lake_assets.landing.consume.deletions import Scrub
 from lake_assets.landing.manifest.compaction_choice import GroupLimits
 from lake_assets.landing.manifest.shared_state import SharedState
 from lake_assets.landing.manifest.status import shards_of
 from lake_assets.landing.manifest.zone_writer import ZoneWriter
 from lake_assets.landing.operations.compact import merge
-from lake_assets.landing.operations.scrub import Scrub, scrub
+from lake_assets.landing.operations.scrub import scrub
 from lake_assets.landing.operations.sweep import sweep
 
 

@@ -12,9 +12,10 @@ from dataclasses import dataclass, field
 from datetime import datetime
 
 from lake_assets.errors import OffsetsGone
+from lake_assets.landing.consume.deletions import Scrub
 from lake_assets.landing.consume.kafka_reader import Place, Reader
 from lake_assets.landing.consume.messages import Feed
-from lake_assets.landing.files.checksum import NOTHING
+from lake_assets.landing.files.checksum import NOTHING, Tally
 from lake_assets.landing.files.entries import DataFile, file_name
 from lake_assets.landing.files.offset_ranges import RangeIndex, Ranges, first_offsets, last_offsets, next_offsets
 from lake_assets.landing.files.records import Record
@@ -22,6 +23,7 @@ from lake_assets.landing.files.sharding import Shard, parse_shard
 from lake_assets.landing.files.zone_folder import Zone
 from lake_assets.landing.manifest.index_rows import lost_dead_letters
 from lake_assets.landing.manifest.schema import ALL_VERDICTS, CURRENT_STAGES, Entry, Verdict
+from lake_assets.landing.manifest.shared_state import SharedState
 from lake_assets.landing.manifest.store import Manifest
 from lake_assets.landing.manifest.zone_writer import ZoneWriter
 from lake_assets.landing.repair.copying import copy_file, is_verified
@@ -131,6 +133,7 @@ class Source:
         epoch: Of the topic.
         earliest: Partition → the landed offset of the first message that Kafka has.
         others: The other zones.
+        scrub: How deletion requests of the topic find their records; None leaves these to a later scrub.
     """
 
     servers: str
@@ -138,6 +141,7 @@ class Source:
     epoch: Epoch
     earliest: Mapping[int, int] = field(default_factory=dict)
     others: Sequence[Zone] = ()
+    scrub: Scrub | None = None
 
     def require_in_kafka(self, file: DataFile) -> None:
         """Raise `OffsetsGone` if Kafka has removed an offset of a file."""
@@ -166,7 +170,7 @@ def fill(writer: ZoneWriter, file: DataFile, source: Source, *, now: datetime) -
 
 
 def refetch(writer: ZoneWriter, file: DataFile, source: Source, *, now: datetime) -> Verdict:
-    """Land the offsets of a file again, with constant memory. Erased records in it are scrubbed later.
+    """Land the offsets of a file again, with constant memory, scrubbed for the same requests.
 
     Args:
         writer: Of the zone that misses the file.
@@ -182,7 +186,13 @@ def refetch(writer: ZoneWriter, file: DataFile, source: Source, *, now: datetime
         LandingError: What `ZoneWriter.land` raises.
     """
     records = _read_records(file, source)
-    draft = writer.zone.draft(file.shard, file.ranges, records, kind=file.kind)
+    deletions: frozenset[str] = frozenset()
+    if source.scrub is not None and file.deletions:
+        recorded = SharedState(writer.manifest).deletions(source.feed.topic)
+        requests = [request for request in recorded if request.request_id in file.deletions]
+        deletions = frozenset(request.request_id for request in requests)
+        records = source.scrub.kept(records, requests, Tally(), dead_letters=file.holds_dead_letters)
+    draft = writer.zone.draft(file.shard, file.ranges, records, deletions=deletions, kind=file.kind)
     return writer.land(draft, now=now)
 
 

@@ -42,6 +42,19 @@ def locked_zone(folder: Path, zone: str) -> Iterator[None]:
         yield
 
 
+def is_locked(folder: Path, zone: str) -> bool:
+    """Return whether a process tails a zone."""
+    file = folder / f"{zone}.lock"
+    if not file.exists():
+        return False
+    with file.open() as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+    return False
+
+
 def _is_tailed(zone: str, pid: str) -> UsageError:
     return UsageError(
         f"Zone {zone} is landed by another process, with pid {pid}.",

@@ -310,7 +310,14 @@ class ZoneTailer:
         for topic, state in watched.items():
             if state.replaced:
                 continue
-            source = Source(self._servers, self._feeds[topic], state.epoch, state.earliest, self._delivery.others)
+            source = Source(
+                self._servers,
+                self._feeds[topic],
+                state.epoch,
+                state.earliest,
+                self._delivery.others,
+                self._delivery.scrubs.get(topic),
+            )
             missing = {file.name: file for file in missing_files(writer.manifest, self.zone, topic)}
             for file in (
                 *forgotten_files(writer.manifest, self.zone, topic, state.earliest),

@@ -246,7 +246,7 @@ def test_rows_that_came_meanwhile_are_told_as_such_and_not_as_a_branch_to_drop(c
     engine.create_tables()
     landed(catalog, GONE)
     with pytest.raises(ErasureStopped, match=r"came to raw\.signups while it was erased.*\n?.*Erase again"):
-        _check_refs(engine, PIPELINE.subject("account"), GONE)
+        _check_refs(engine, PIPELINE.subject("account"), GONE, NOW)
 
 
 def test_no_id_is_kept_and_another_key_is_refused(catalog: Catalog, bare_home: Settings) -> None:

@@ -25,7 +25,7 @@ from lake_assets.landing.files.entries import DataFile, file_name, names_of
 from lake_assets.landing.files.sharding import Shard
 from lake_assets.landing.manifest import schema
 from lake_assets.landing.manifest.schema import ALL_STAGES, ALL_VERDICTS, FORMATS, files_of
-from lake_assets.landing.manifest.shared_state import Round, SharedState
+from lake_assets.landing.manifest.shared_state import DeletionRequest, Round, SharedState
 from lake_assets.landing.manifest.store import Manifest, open_manifest
 from lake_assets.settings import Settings
 from lake_assets_tests.landing.scenario import DEADLINE, NOW, TOPIC, WHOLE, Landed, quarantine, sent
@@ -57,13 +57,16 @@ def test_a_manifest_of_a_version_before_formats_goes_on_and_one_of_a_later_versi
 ) -> None:
     with manifest.engine.begin() as connection:
         FORMATS.drop(connection)
+        connection.execute(sa.text("ALTER TABLE landing_deletion DROP COLUMN cut"))
+        connection.execute(sa.text("INSERT INTO landing_deletion VALUES ('r', 'raw.signups', 'hash', 7)"))
     manifest = open_manifest(configured)
+    assert SharedState(manifest).deletions("raw.signups") == [DeletionRequest("r", "raw.signups", "hash", 7)]
     manifest.add(file("a", 0, 1, b"x", b"y"), now=NOW)
     assert len(open_manifest(configured).entries()) == 1
     with manifest.engine.begin() as connection:
-        assert list(connection.execute(sa.select(FORMATS.c.format)).scalars()) == [1]
-        connection.execute(sa.insert(FORMATS).values(format=2, written_by="7.0"))
-    refusal = r"The manifest .* has format 2, and this version reads formats up to 1(.|\n)*Install lake-assets 7\.0"
+        assert list(connection.execute(sa.select(FORMATS.c.format)).scalars()) == [2]
+        connection.execute(sa.insert(FORMATS).values(format=3, written_by="7.0"))
+    refusal = r"The manifest .* has format 3, and this version reads formats up to 2(.|\n)*Install lake-assets 7\.0"
     with pytest.raises(StoredByNewerVersion, match=refusal):
         open_manifest(configured)
 
@@ -72,9 +75,9 @@ def test_a_later_version_makes_a_manifest_unreadable_for_this_one(
     configured: Settings, manifest: Manifest, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as later:
-        later.setattr(schema, "FORMAT", 2)
+        later.setattr(schema, "FORMAT", 3)
         open_manifest(configured)
-    with pytest.raises(StoredByNewerVersion, match="has format 2"):
+    with pytest.raises(StoredByNewerVersion, match="has format 3"):
         open_manifest(configured)
 
 
