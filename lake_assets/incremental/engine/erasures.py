@@ -26,7 +26,7 @@ from typing import Literal
 
 import pyarrow as pa
 from pyiceberg.catalog import Catalog
-from pyiceberg.exceptions import ValidationException
+from pyiceberg.exceptions import CommitFailedException, ValidationException
 from pyiceberg.expressions import (
     And,
     BooleanExpression,
@@ -399,9 +399,16 @@ def delete_rows(catalog: Catalog, name: str, which: BooleanExpression, *, counte
 @iceberg.retrying(ValidationException).wraps
 def _delete_part(catalog: Catalog, name: str, which: BooleanExpression, counted_as: str) -> int:
     table = iceberg.load(catalog, name)
+    location = table.metadata_location
     rows = _count_rows(table, which, publish.main_id(table))
     if rows:
-        table.delete(which, snapshot_properties={counted_as: str(rows)})
+        try:
+            table.delete(which, snapshot_properties={counted_as: str(rows)})
+        except ValueError as error:
+            # After another commit, pyiceberg refuses the sequence number of a snapshot with a `ValueError`.
+            if iceberg.load(catalog, name).metadata_location == location:
+                raise
+            raise CommitFailedException(f"{name} has moved") from error
     return rows
 
 
