@@ -34,12 +34,7 @@ def test_all_assets_and_what_they_are_built_from() -> None:
         "core/plan_fact": ["raw/plan_changes"],
         "core/cancel_request_fact": ["raw/cancel_requests"],
         "core/cancel_fact": ["core/cancel_request_fact", "raw/cancels"],
-        "core/account_state_dim": [
-            "core/account_state_dim",
-            "core/cancel_fact",
-            "core/plan_fact",
-            "core/signup_fact",
-        ],
+        "core/account_state_dim": ["core/cancel_fact", "core/plan_fact", "core/signup_fact"],
         "core/account_state_daily": ["core/account_state_dim"],
     }
 

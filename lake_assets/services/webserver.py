@@ -39,6 +39,7 @@ from lake_assets.connections.addresses import (
     dashboard_file,
     report_port,
 )
+from lake_assets.dagster_processes.dagster.private_names import use_time_zones
 from lake_assets.incremental.declaration import IDENTIFIER
 from lake_assets.services.webserver_guard import Names, RequestGuard, parse_names
 from lake_assets.settings import settings
@@ -155,6 +156,7 @@ def main() -> None:
     parser.add_argument("--workspace", type=Path, required=True)
     arguments = parser.parse_args()
     configure_loggers(log_level="INFO")
+    use_time_zones()  # of a backfill, this process finds the partitions downstream
     names = parse_names(arguments.port, settings().webserver_hosts)
     serve(arguments.port, arguments.workspace, names)
 

@@ -27,6 +27,7 @@ from lake_assets.dagster_processes.dagster.private_names import (
     import_definitions,
     unknown_version,
     use_context,
+    use_time_zones,
 )
 from lake_assets.dagster_processes.dagster.storages import read_migrations, use_sparing_storages
 
@@ -70,6 +71,7 @@ def main(arguments: Sequence[str]) -> None:
     logging.basicConfig(format="%(asctime)s - %(name)s - %(message)s", level=logging.INFO)
     for reason in filter(None, (use_sparing_storages(), use_lean_capture())):
         log.warning("Sensors and runs take more processor time: %s.", reason)
+    use_time_zones()
     if _preloads(arguments):
         reason = start_fork_server()
         if reason:

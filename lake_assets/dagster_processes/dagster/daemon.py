@@ -13,7 +13,13 @@ import logging
 import sys
 from collections.abc import Sequence
 
-from lake_assets.dagster_processes.dagster.private_names import Moved, daemon_command, unknown_version, use_daemons
+from lake_assets.dagster_processes.dagster.private_names import (
+    Moved,
+    daemon_command,
+    unknown_version,
+    use_daemons,
+    use_time_zones,
+)
 from lake_assets.dagster_processes.dagster.storages import use_sparing_storages
 from lake_assets.settings import settings
 
@@ -32,6 +38,7 @@ def main(arguments: Sequence[str]) -> None:
     reason = use_sparing_storages()
     if reason:
         log.warning("The daemon takes more processor time: %s.", reason)
+    use_time_zones()
     daemon_command()(arguments)
 
 

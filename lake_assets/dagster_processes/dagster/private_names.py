@@ -15,6 +15,7 @@ from importlib import import_module
 from multiprocessing.context import BaseContext
 from pathlib import Path
 from typing import Any
+from zoneinfo import ZoneInfo
 
 log = logging.getLogger("lake_assets.code_server")
 
@@ -133,6 +134,56 @@ def use_early_ticks(is_early: Callable[[int, float], bool]) -> None:
         return is_under_min_interval
 
     _change(_module("dagster._daemon.sensor"), "is_under_min_interval", change)
+
+
+def use_time_zones() -> None:
+    """Make partition mappings of time windows map between time zones: hours of UTC to the days of a place.
+
+    Dagster refuses that. The windows are mapped as hours of the other zone, so each has to begin at a full hour there.
+    Code server, daemon and web server all map. If this version of Dagster is not known, none of them does, and such a
+    table depends on all partitions of its sources.
+    """
+    try:
+        _use_time_zones()
+    except Moved as error:
+        log.warning("A backfill of hours asks for all days of other time zones: %s.", unknown_version(error))
+
+
+def _use_time_zones() -> None:
+    definitions = _module("dagster")
+    mapping: Any = _name("dagster", "TimeWindowPartitionMapping")
+    windows: Any = _name("dagster._core.definitions.partitions.subset.time_window", "TimeWindowPartitionsSubset")
+
+    def change_check(known: Any) -> Any:
+        if list(inspect.signature(known).parameters)[1:] != ["upstream_partitions_def", "downstream_partitions_def"]:
+            raise Moved("dagster.TimeWindowPartitionMapping.validate_partition_mapping")
+
+        def validate(self: Any, upstream_partitions_def: Any, downstream_partitions_def: Any) -> None:
+            known(self, upstream_partitions_def, upstream_partitions_def)
+            known(self, downstream_partitions_def, downstream_partitions_def)
+
+        return validate
+
+    def change_map(known: Any) -> Any:
+        named = ["from_partitions_def", "to_partitions_def", "from_partitions_subset"]
+        if list(inspect.signature(known).parameters)[1:4] != named:
+            raise Moved("dagster.TimeWindowPartitionMapping._map_partitions")
+
+        def map_partitions(
+            self: Any, from_partitions_def: Any, to_partitions_def: Any, from_partitions_subset: Any, **others: Any
+        ) -> Any:
+            zone = to_partitions_def.timezone
+            if from_partitions_def.timezone != zone:
+                start = from_partitions_def.start.astimezone(ZoneInfo(zone))
+                from_partitions_def = definitions.HourlyPartitionsDefinition(start, timezone=zone)
+                included = [each.to_public_time_window() for each in from_partitions_subset.included_time_windows]
+                from_partitions_subset = windows(from_partitions_def, None, included)
+            return known(self, from_partitions_def, to_partitions_def, from_partitions_subset, **others)
+
+        return map_partitions
+
+    _change(mapping, "_map_partitions", change_map)
+    _change(mapping, "validate_partition_mapping", change_check)
 
 
 STORAGE = "dagster._core.storage"

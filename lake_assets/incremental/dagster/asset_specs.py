@@ -12,7 +12,7 @@ import dagster as dg
 from lake_assets.base.grain import DAY, HOUR, Grain
 from lake_assets.base.hours import hour_of, parse_hour
 from lake_assets.connections.addresses import REPORT_PATH
-from lake_assets.incremental.declaration import Pipeline, RawTable, Sequential, Target
+from lake_assets.incremental.declaration import Pipeline, RawTable, Target
 from lake_assets.incremental.declaration.pipeline import column_sources
 
 Metadata = dict[str, Any]
@@ -104,23 +104,33 @@ def _column_dependency(name: str) -> dg.TableColumnDep:
 
 
 def _dependencies(pipeline: Pipeline, target: Target) -> list[dg.AssetDep]:
-    """Return a target's dependencies with their partition mappings.
+    """Return a target's dependencies with their partition mappings: what a backfill of a source asks for downstream.
 
-    Raw tables are partitioned by landing hour and targets by event hour, so any hour of a source may affect any hour of
-    a target. A sequential target reads the same hour of other targets, and its own previous hour.
+    Raw tables are partitioned by landing hour and targets by event hour, so any hour of a raw table may affect any hour
+    of a target. Of another target, a partition reads the hours that it contains. The engine builds by itself what else
+    depends on them, as the later hours of a sequential target.
     """
-    zones = {each.table: each.grain.timezone for each in pipeline.targets}
-    is_sequential = isinstance(target.mode, Sequential)
-    dependencies = []
-    for source in target.sources:
-        # Dagster maps windows of time only within one time zone.
-        same_hour = is_sequential and zones.get(source.table) == target.grain.timezone
-        mapping = dg.TimeWindowPartitionMapping() if same_hour else dg.AllPartitionMapping()
-        dependencies.append(dg.AssetDep(asset_key(source.table), partition_mapping=mapping))
-    if is_sequential:
-        previous = dg.TimeWindowPartitionMapping(start_offset=-1, end_offset=-1)
-        dependencies.append(dg.AssetDep(asset_key(target.table), partition_mapping=previous))
-    return dependencies
+    grains = {each.table: each.grain for each in pipeline.targets}
+    return [
+        dg.AssetDep(asset_key(source.table), partition_mapping=_mapping(grains.get(source.table), target.grain))
+        for source in target.sources
+    ]
+
+
+def _mapping(source: Grain | None, target: Grain) -> dg.PartitionMapping:
+    """Return how partitions of a target depend on those of a source. source: its grain; None for a raw table."""
+    if source is None:
+        return dg.AllPartitionMapping()
+    with warnings.catch_warnings(action="ignore", category=dg.BetaWarning):
+        # The first day may begin before the first hour, and the last one ends after the current hour.
+        same_time = dg.TimeWindowPartitionMapping(allow_nonexistent_upstream_partitions=True)
+    any_start = "2026-01-01"
+    windows = [dg.DailyPartitionsDefinition(any_start, timezone=grain.timezone) for grain in (source, target)]
+    try:
+        same_time.validate_partition_mapping(*windows)
+    except dg.DagsterInvalidDefinitionError:
+        return dg.AllPartitionMapping()  # Dagster by itself maps windows of time only within one time zone
+    return same_time
 
 
 def _table_metadata(table: str, columns: Mapping[str, str], descriptions: Mapping[str, str]) -> Metadata:

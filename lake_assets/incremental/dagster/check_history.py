@@ -29,6 +29,14 @@ def last_evaluation(instance: dg.DagsterInstance, key: dg.AssetCheckKey) -> dg.A
     return records[0].evaluation if records else None
 
 
+def of_no_materialization(evaluation: dg.AssetCheckEvaluation) -> dg.AssetCheckEvaluation:
+    """Return an evaluation that belongs to no materialization.
+
+    Reported outside of a run, Dagster shows it with a newest materialization that was reported outside of a run, too.
+    """
+    return replace(evaluation, target_materialization_data=None)
+
+
 def of_newest_materialization(
     instance: dg.DagsterInstance, evaluation: dg.AssetCheckEvaluation
 ) -> dg.AssetCheckEvaluation:

@@ -8,12 +8,14 @@ from collections.abc import Collection, Iterator, Mapping
 import dagster as dg
 from pyiceberg.catalog import Catalog
 
-from lake_assets.base.hours import format_hours
+from lake_assets.base.hours import format_hours, hour_key
 from lake_assets.incremental.dagster.asset_specs import Metadata, asset_key
-from lake_assets.incremental.declaration import Sequential, Target
+from lake_assets.incremental.declaration import Target
 from lake_assets.incremental.engine import iceberg, publish
 from lake_assets.incremental.engine.iceberg import files_by_hours
-from lake_assets.incremental.engine.model import SessionPlan, SessionReport, verdicts_in_words
+from lake_assets.incremental.engine.model import Committed, SessionPlan, SessionReport, verdicts_in_words
+
+COMPLETE_THROUGH = "complete through"
 
 UNOBSERVED = "INITIAL"
 """What Dagster takes as the data version of an asset that nobody has observed."""
@@ -49,7 +51,12 @@ def rows_of_session(
 
 
 def materializations(
-    target: Target, report: SessionReport, hours: Collection[int], rows: Mapping[int, Metadata] | None = None
+    target: Target,
+    report: SessionReport,
+    hours: Collection[int],
+    rows: Mapping[int, Metadata] | None = None,
+    *,
+    complete_through: int | None = None,
 ) -> Iterator[dg.AssetMaterialization]:
     """Yield one materialization for each partition that contains any of the hours.
 
@@ -58,9 +65,10 @@ def materializations(
         report: What the session did.
         hours: Event hours, in hours since 1970-01-01 UTC.
         rows: What `rows_of_session` returned; None leaves them out.
+        complete_through: The target's; None leaves it out.
     """
-    metadata = report_metadata(report)
-    tags = version_tags(target, report)
+    metadata = {**report_metadata(report), **completeness(complete_through)}
+    tags = version_tags(target, report.plan.code_version, report.data_version)
     reasons = {planned.hour: planned.reason for planned in report.plan.hours}
     for hour in target.grain.firsts(hours):
         reason = reasons.get(hour, "within the range that was rebuilt")
@@ -72,20 +80,53 @@ def materializations(
         )
 
 
-def version_tags(target: Target, report: SessionReport) -> dict[str, str]:
+def completed(
+    catalog: Catalog, target: Target, hours: Collection[int], committed: Committed
+) -> Iterator[dg.AssetMaterialization]:
+    """Yield one materialization for each complete partition that Dagster does not show, although nothing is left of it.
+
+    Its sources have no rows for it, so no session had to build it; or a session did so outside of Dagster, long ago.
+
+    Args:
+        catalog: Has the table.
+        target: The table.
+        hours: The first hour of each of these partitions.
+        committed: What the target has committed.
+    """
+    table = iceberg.load(catalog, target.table)
+    snapshot = table.snapshot_by_id(publish.main_id(table) or 0)
+    rows: Counter[int] = Counter()
+    for partition, entry in files_by_hours(table, snapshot, target.time_column, target.grain.whole(hours)):
+        rows[target.grain.first(partition[0])] += entry.data_file.record_count
+    for hour in hours:
+        yield dg.AssetMaterialization(
+            asset_key=asset_key(target.table),
+            partition=target.grain.key(hour),
+            metadata={
+                "why": "built before" if rows[hour] else "complete, without rows",
+                "dagster/partition_row_count": rows[hour],
+                **completeness(committed.complete_through),
+            },
+            tags=version_tags(target, committed.code_version or target.code_version),
+        )
+
+
+def completeness(through: int | None) -> Metadata:
+    """Return a target's complete-through as metadata; nothing if no hour is complete."""
+    return {} if through is None else {COMPLETE_THROUGH: hour_key(through)}
+
+
+def version_tags(target: Target, code_version: str, data_version: str | None = None) -> dict[str, str]:
     """Return the tags by which Dagster decides whether a partition is up to date: by its code version alone.
 
     The engine knows which hours a change of a source concerns, and Dagster does not. With an event pointer of `NULL`,
     Dagster never compares the materialization of a source with that of the target; without any, each source would
     count as a new dependency.
     """
-    tags = {"dagster/code_version": report.plan.code_version}
-    if report.data_version is not None:
-        tags["dagster/data_version"] = report.data_version
-    inputs = [asset_key(table) for table in target.source_tables]
-    if isinstance(target.mode, Sequential):
-        inputs.append(asset_key(target.table))
-    for key in inputs:
+    tags = {"dagster/code_version": code_version}
+    if data_version is not None:
+        tags["dagster/data_version"] = data_version
+    for key in map(asset_key, target.source_tables):
         tags[f"dagster/input_data_version/{key.to_user_string()}"] = UNOBSERVED
         tags[f"dagster/input_event_pointer/{key.to_user_string()}"] = "NULL"
     return tags

@@ -119,17 +119,20 @@ class _Memory:
         quiet: Target → its last evaluation, if that changed nothing.
         looked_at: Target → when it was evaluated last, in seconds since 1970-01-01 UTC.
         shown: Target → the revision of its newest session when Dagster showed all of its sessions, and when that was.
+        shown_through: Target → the complete-through up to which Dagster showed all of its partitions.
     """
 
     inputs: TargetInputs
     quiet: dict[str, Quiet] = field(default_factory=dict)
     looked_at: dict[str, float] = field(default_factory=dict)
     shown: dict[str, tuple[int, float]] = field(default_factory=dict)
+    shown_through: dict[str, int] = field(default_factory=dict)
 
     def forget(self) -> None:
         """Have everything looked at again."""
         self.quiet.clear()
         self.shown.clear()
+        self.shown_through.clear()
 
     def shown_revision(self, table: str, now: float) -> int | None:
         """Return the revision up to which Dagster shows a target; None if a person may have wiped it since."""
@@ -206,6 +209,7 @@ class _Tick:
             settle_seconds=self.settle_seconds,
             waiting_since=self.waiting.get(table),
             shown_revision=self.memory.shown_revision(table, self._now()),
+            shown_through=self.memory.shown_through.get(table),
         )
         try:
             return look.see()
@@ -222,6 +226,8 @@ class _Tick:
             self.memory.quiet[table] = Quiet(inputs, runs, now, seen.again_at, seen.reason)
         if seen.shown_revision not in (None, self.memory.shown_revision(table, now)):
             self.memory.shown[table] = (seen.shown_revision, now)
+        if seen.shown_through is not None:
+            self.memory.shown_through[table] = seen.shown_through
         self.waiting.pop(table, None)
         if seen.waiting_since is not None:
             self.waiting[table] = seen.waiting_since

@@ -19,6 +19,7 @@ from pydantic import Field
 from lake_assets.base.hours import format_hours, hour_of, parse_hours
 from lake_assets.errors import AuditFailed, HoursHeld, UsageError
 from lake_assets.incremental.dagster.asset_specs import asset_key
+from lake_assets.incremental.dagster.backfills import leave_out_of_backfill
 from lake_assets.incremental.dagster.check_history import last_evaluation, of_newest_materialization
 from lake_assets.incremental.dagster.checks import (
     PENDING_HOURS,
@@ -105,7 +106,7 @@ class SessionStep:
             self.context.log.info("Nothing was built: %s", outcome.reason)
             return
         self._log(outcome)
-        yield from self._materializations(outcome, outcome.hours_built)
+        yield from self._marks(outcome, outcome.hours_built)
         yield from self._check_events(outcome)
 
     def _rebuild_events(self) -> Iterator[StepEvent]:
@@ -121,24 +122,33 @@ class SessionStep:
             outcome = self.engine.rebuild(self.target, sorted(chosen), run_id=self.context.run_id, on_session=ended)
         except Exception:  # of a later session: the hours of those before it are built
             for report in reports:
-                yield from self._materializations(report, _rebuilt_hours(self.target, report))
+                yield from self._marks(report, _rebuilt_hours(self.target, report))
             raise
         if isinstance(outcome, NoSession):
-            raise dg.Failure(f"Nothing was rebuilt: {outcome.reason}", allow_retries=False)
+            self.context.log.warning("Nothing was rebuilt: %s", outcome.reason)
+            self._leave_out(chosen)
+            return
         rebuilt = {report.plan.session_id: _rebuilt_hours(self.target, report) for report in reports}
         left_out = chosen.difference(*rebuilt.values())
         if left_out:
             self._log_left_out(left_out, outcome)
+            self._leave_out(left_out - {each.hour for each in outcome.held})
         else:
             self._add_output_metadata(reports, chosen)
         for report in reports:
             hours = rebuilt[report.plan.session_id]
-            yield from self._materializations(report, hours if left_out else hours - chosen)
+            yield from self._marks(report, hours if left_out else hours - chosen)
         if not left_out:
             version = dg.DataVersion(outcome.data_version) if outcome.data_version else None
+            tags = version_tags(self.target, outcome.plan.code_version, outcome.data_version)
             # Without an output, Dagster would skip the assets downstream in the same run.
-            yield dg.MaterializeResult(data_version=version, tags=version_tags(self.target, outcome))
+            yield dg.MaterializeResult(data_version=version, tags=tags)
         yield from self._check_events(outcome)
+
+    def _leave_out(self, hours: Collection[int]) -> None:
+        """Take partitions that wait for their sources out of the backfill that has asked for them."""
+        grain = self.target.grain
+        leave_out_of_backfill(self.context, self.key, [grain.key(hour) for hour in grain.firsts(hours)])
 
     def _log_left_out(self, hours: Collection[int], report: SessionReport) -> None:
         """Log the chosen hours that are not marked, with the reason."""
@@ -154,16 +164,16 @@ class SessionStep:
             if found:
                 self.context.log.warning("These hours are not marked, because %s: %s", reason, format_hours(found))
 
-    def _materializations(self, report: SessionReport, hours: Collection[int]) -> Iterator[StepEvent]:
+    def _marks(self, report: SessionReport, hours: Collection[int]) -> Iterator[dg.AssetMaterialization]:
         rows = rows_of_session(self.engine.catalog, self.target, report, hours)
-        yield from materializations(self.target, report, hours, rows)
+        through = self.engine.state(self.target).committed.complete_through
+        yield from materializations(self.target, report, hours, rows, complete_through=through)
 
     def _add_output_metadata(self, reports: Iterable[SessionReport], chosen: Collection[int]) -> None:
         """Add to each chosen partition, which the output of the step marks, what its session did."""
         for report in reports:
             hours = _rebuilt_hours(self.target, report).intersection(chosen)
-            rows = rows_of_session(self.engine.catalog, self.target, report, hours)
-            for marked in materializations(self.target, report, hours, rows):
+            for marked in self._marks(report, hours):
                 self.context.add_asset_metadata(marked.metadata, self.key, marked.partition)
 
     def _chosen_hours(self) -> set[int]:
@@ -178,7 +188,7 @@ class SessionStep:
     def _audit_published(self) -> None:
         """Evaluate the selected checks on published rows and on the state of the target.
 
-        The evaluations are logged: a step without its asset cannot yield results of a target that depends on itself.
+        The evaluations are logged: they may be of an asset that the run has not selected.
         """
         selected = {key.name for key in self.context.selected_asset_check_keys}
         committed = self.engine.state(self.target).committed

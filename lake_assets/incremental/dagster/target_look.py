@@ -5,7 +5,7 @@ A look changes nothing. The sensor returns its results to Dagster.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING
@@ -13,9 +13,15 @@ from typing import TYPE_CHECKING
 import dagster as dg
 
 from lake_assets.base.failpoints import reach
-from lake_assets.incremental.dagster.check_history import shown_evaluation
-from lake_assets.incremental.dagster.checks import audit_evaluation, pending_hours_evaluation
-from lake_assets.incremental.dagster.materializations import materializations, rows_of_session
+from lake_assets.incremental.dagster.check_history import last_evaluation, of_no_materialization, shown_evaluation
+from lake_assets.incremental.dagster.checks import audit_evaluation, check_specs, pending_hours_evaluation
+from lake_assets.incremental.dagster.materializations import (
+    COMPLETE_THROUGH,
+    completed,
+    completeness,
+    materializations,
+    rows_of_session,
+)
 from lake_assets.incremental.dagster.paused_targets import pause_of
 from lake_assets.incremental.dagster.session_runs import (
     Attempt,
@@ -26,7 +32,7 @@ from lake_assets.incremental.dagster.session_runs import (
     retry_remedy,
     run_request,
 )
-from lake_assets.incremental.engine.model import Decision, NoSession, SessionPlan
+from lake_assets.incremental.engine.model import Committed, Decision, NoSession, SessionPlan
 from lake_assets.incremental.engine.planning import pending_hours
 from lake_assets.incremental.engine.session_log import SessionRecord
 
@@ -43,7 +49,10 @@ MATERIALIZATIONS_PER_PARTITION = 20
 PAUSE_SECONDS = 30
 """Time between two looks at whether a target is still paused: no table says so."""
 
-SensorEvent = dg.AssetMaterialization | dg.AssetCheckEvaluation
+PARTITIONS_PER_LOOK = 200
+"""Complete partitions that a look reports although no session has built them: the daemon stores them one by one."""
+
+SensorEvent = dg.AssetMaterialization | dg.AssetObservation | dg.AssetCheckEvaluation
 
 
 @dataclass(frozen=True)
@@ -59,6 +68,7 @@ class Seen:
         waiting_since: Since when the target waits for upstream to settle, in the same unit; None if it does not wait.
         shown_revision: Revision of the newest session if Dagster shows all sessions; None if it does not, or if that
             was not looked at.
+        shown_through: Complete-through up to which Dagster shows all partitions; None if that was not looked at.
     """
 
     reason: str = ""
@@ -67,6 +77,7 @@ class Seen:
     again_at: float | None = None
     waiting_since: float | None = None
     shown_revision: int | None = None
+    shown_through: int | None = None
 
     @property
     def is_idle(self) -> bool:
@@ -87,6 +98,7 @@ class TargetLook:
         settle_seconds: Longest time that it waits for the targets upstream of it.
         waiting_since: Since when it waits for them, in seconds since 1970-01-01 UTC; None if it does not wait.
         shown_revision: Revision of the newest session that an earlier look has returned; None if none has.
+        shown_through: Complete-through that an earlier look has returned; None if none has.
     """
 
     engine: Engine
@@ -97,6 +109,7 @@ class TargetLook:
     settle_seconds: float
     waiting_since: float | None
     shown_revision: int | None = None
+    shown_through: int | None = None
 
     def see(self) -> Seen:
         """Return what is due and what is to be reported."""
@@ -153,18 +166,74 @@ class TargetLook:
         return Seen(text, again_at=now + remaining, waiting_since=since)
 
     def _state(self, decision: NoSession) -> Seen:
-        """Report what Dagster does not show yet: pending hours, and sessions that no run of it has shown."""
+        """Report what Dagster does not show yet: pending hours, sessions without a run, and what is complete."""
         revision = self.engine.state(self.target).highest
         unmarked = [] if revision in (0, self.shown_revision) else self._unmarked_sessions()
-        materialized = [event for record in unmarked for event in self._session_events(record)]
-        events = (*materialized, *self._pending_events(decision))
-        shown = None if unmarked else revision
-        return Seen(decision.reason, events=events, again_at=_moment(decision), shown_revision=shown)
+        events: list[SensorEvent] = [event for record in unmarked for event in self._session_events(record)]
+        marked = {event.partition for event in events if isinstance(event, dg.AssetMaterialization)}
+        missing = self._unmarked_partitions(marked)
+        events += completed(self.engine.catalog, self.target, missing[:PARTITIONS_PER_LOOK], self._committed)
+        if missing and not marked:
+            events += self._repeated_evaluations()
+        if not missing and not marked:
+            events += self._completeness_events()
+        events += self._pending_events(decision)
+        if len(missing) > PARTITIONS_PER_LOOK:
+            return Seen(decision.reason, events=tuple(events), again_at=self._now())
+        return Seen(
+            decision.reason,
+            events=tuple(events),
+            again_at=_moment(decision),
+            shown_revision=None if unmarked else revision,
+            shown_through=self._committed.complete_through,
+        )
+
+    @property
+    def _committed(self) -> Committed:
+        return self.engine.state(self.target).committed
+
+    def _unmarked_partitions(self, marked: Collection[str | None]) -> list[int]:
+        """Return the first hour of each complete partition that is not waiting and that Dagster does not show.
+
+        marked: keys of partitions that this look reports.
+        """
+        committed, grain = self._committed, self.target.grain
+        through, last_key = committed.complete_through, self.partitions.get_last_partition_key()
+        if through is None or last_key is None or through == self.shown_through:
+            return []
+        after = self.engine.pipeline.start_hour if self.shown_through is None else self.shown_through + 1
+        found = set(grain.firsts(range(after, grain.complete(through) + 1))).difference(grain.firsts(committed.waiting))
+        if not found:
+            return []
+        shown = {*marked, *self.instance.get_materialized_partitions(self.key)}
+        return [hour for hour in sorted(found) if (key := grain.key(hour)) <= last_key and key not in shown]
+
+    def _repeated_evaluations(self) -> Iterator[SensorEvent]:
+        """Yield the last evaluation of each check: Dagster shows none that came before the newest materialization."""
+        for spec in check_specs(self.key, self.target):
+            last = last_evaluation(self.instance, spec.key)
+            if last is not None:
+                yield of_no_materialization(last)
+
+    def _completeness_events(self) -> Iterator[SensorEvent]:
+        """Yield an observation of complete-through if it has moved alone."""
+        through = completeness(self._committed.complete_through)
+        if not through or self._committed.complete_through == self.shown_through:
+            return
+        newest = [
+            *self.instance.fetch_materializations(self.key, limit=1).records,
+            *self.instance.fetch_observations(self.key, limit=1).records,
+        ]
+        for record in newest:
+            event = record.asset_materialization or record.asset_observation
+            value = event.metadata.get(COMPLETE_THROUGH) if event else None
+            if value is not None and value.value == through[COMPLETE_THROUGH]:
+                return
+        yield dg.AssetObservation(self.key, metadata=through)
 
     def _pending_events(self, decision: Decision, *, stuck: str = "") -> tuple[dg.AssetCheckEvaluation, ...]:
         """Return the evaluation of pending hours, if it differs from the one that Dagster shows."""
-        committed = self.engine.state(self.target).committed
-        pending = pending_hours(committed, decision, stuck=stuck)
+        pending = pending_hours(self._committed, decision, stuck=stuck)
         found = pending_hours_evaluation(self.key, self.target.grain, pending)
         shown = shown_evaluation(self.instance, found.asset_check_key)
         if shown is not None and shown.passed == found.passed and shown.metadata == found.metadata:
@@ -181,8 +250,9 @@ class TargetLook:
         """Yield the materializations of a session, then its evaluations of the asset."""
         report = record.report()
         rows = rows_of_session(self.engine.catalog, self.target, report, record.built)
-        yield from materializations(self.target, report, record.built, rows)
-        held = self.engine.state(self.target).committed.held
+        through = self._committed.complete_through
+        yield from materializations(self.target, report, record.built, rows, complete_through=through)
+        held = self._committed.held
         for audit in report.audits:
             yield audit_evaluation(self.key, audit, held)
 

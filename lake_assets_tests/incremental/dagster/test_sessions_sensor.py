@@ -21,7 +21,7 @@ from lake_assets.incremental.dagster.sensors import SensedTarget, SensorTiming, 
 from lake_assets.incremental.engine.complete import declare_complete
 from lake_assets.incremental.engine.engine import Engine
 from lake_assets.incremental.engine.iceberg import HIGH_WATERMARK
-from lake_assets.incremental.engine.model import SessionPlan
+from lake_assets.incremental.engine.model import Committed, SessionPlan, Waiting
 from lake_assets.incremental.engine.planner import Planner
 from lake_assets.incremental.engine.session_log import SessionLog
 from lake_assets_tests.incremental.clicks import CLICKS, START, click_fact, click_state, land_clicks, publish_clicks
@@ -321,3 +321,39 @@ def test_a_paused_target_requests_nothing_until_its_pool_has_a_limit(
     pools.set_concurrency_slots("core.click_twin", 1)
     assert requested() == {"click_fact", "click_twin"}
     assert click_state.name == "click_state"
+
+
+def test_complete_hours_without_rows_count_as_built_and_complete_through_is_shown(
+    daemon: InProcessDaemon, catalog: Catalog, clock: Hands
+) -> None:
+    fact = dg.AssetKey(["core", "click_fact"])
+
+    def reported() -> list[tuple[str, object]]:
+        events = [event for event in daemon.tick("click_fact_sensor").asset_events if event.asset_key == fact]
+        marks = [event for event in events if isinstance(event, dg.AssetMaterialization)]
+        moved = [event for event in events if isinstance(event, dg.AssetObservation)]
+        rows = [(str(event.partition), event.metadata.get("dagster/partition_row_count")) for event in marks]
+        return [(name, value.value if value else None) for name, value in rows] + [
+            ("observed", event.metadata["complete through"].value) for event in moved
+        ]
+
+    def session(committed: Committed | None = None) -> None:
+        commit(Engine(catalog, THREE, clock=clock), click_fact, committed)
+
+    land_clicks(catalog, [1, 4], landing=4)
+    held = Waiting("held", "audit unique_key: 1 repeated", code_version=click_fact.code_version)
+    session(Committed(complete_through=START + 4, waiting={START + 2: held}))
+    empty = [(hour_key(START + hour), 0) for hour in (0, 3)]
+    assert [each for each in reported() if each[1] == 0 and each in empty] == empty
+    assert daemon.hours_of("core.click_fact") == [0, 1, 3, 4]  # hour 2 is held back
+    assert reported() == []
+
+    land_clicks(catalog, [7], landing=6)
+    session()
+    assert sorted(name for name, _ in reported()) == [hour_key(START + hour) for hour in (5, 6, 7)]
+    declare_complete(catalog, THREE, "raw.clicks", START + 7)
+    session()
+    assert reported() == [("observed", hour_key(START + 7))]  # it moved alone
+    assert reported() == []
+    daemon.cursors["click_fact_sensor"] = None  # a new process looks at all of it, and finds nothing
+    assert reported() == []
