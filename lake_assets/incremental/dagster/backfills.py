@@ -86,7 +86,7 @@ def _without(
     """Return what a backfill asks for without some partitions of an asset. in_run: the assets of the same run."""
     asked: Any = data.target_subset.partitions_subsets_by_asset_key[key]
     waiting = asked.partitions_def.subset_with_partition_keys([each for each in partitions if each in asked])
-    left = AssetGraphSubset({key: waiting}, set())
+    left = AssetGraphSubset.create_empty_subset()._replace(partitions_subsets_by_asset_key={key: waiting})
     target, requested = data.target_subset - left, data.requested_subset - left
     skipped, gone = {key}, set()
     for each in graph.toposorted_asset_keys:

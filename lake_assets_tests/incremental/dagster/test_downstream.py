@@ -1,0 +1,177 @@
+"""What others have downstream of a fact starts once for what changed: assets, sensors and jobs (docs/downstream.md)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
+
+import dagster as dg
+import pytest
+
+from lake_assets.base.hours import hour_key
+from lake_assets.incremental.dagster.assets import incremental_definitions
+from lake_assets.incremental.engine.engine import Engine
+from lake_assets_tests.incremental.clicks import CLICKS, START, at, click_fact, land_clicks
+from lake_assets_tests.incremental.committing import commit
+from lake_assets_tests.incremental.in_process_daemon import InProcessDaemon, in_process_daemon
+
+if TYPE_CHECKING:
+    from pyiceberg.catalog import Catalog
+    from pyspark.sql import SparkSession
+
+FACT = dg.AssetKey(["core", "click_fact"])
+END = hour_key(START + 24)
+HOURS = dg.HourlyPartitionsDefinition("2026-01-01-00:00", end_offset=1)
+ORGS = dg.StaticPartitionsDefinition(["red", "blue"])
+NEW_ORGS = dg.DynamicPartitionsDefinition(name="orgs")
+ALL = dg.AssetDep(FACT, partition_mapping=dg.AllPartitionMapping())
+
+EACH_CHANGED = dg.AutomationCondition.eager().without(dg.AutomationCondition.in_latest_time_window())
+ALTHOUGH_INCOMPLETE = dg.AutomationCondition.eager().without(~dg.AutomationCondition.any_deps_missing())
+
+
+@dg.asset(deps=[FACT], partitions_def=HOURS, automation_condition=EACH_CHANGED)
+def exported() -> None: ...
+
+
+@dg.asset(deps=[FACT], partitions_def=HOURS, automation_condition=dg.AutomationCondition.eager())
+def newest() -> None: ...
+
+
+@dg.asset(deps=[ALL], partitions_def=ORGS, automation_condition=ALTHOUGH_INCOMPLETE)
+def of_org() -> None: ...
+
+
+@dg.asset(deps=[ALL], partitions_def=NEW_ORGS, automation_condition=ALTHOUGH_INCOMPLETE)
+def of_new_org() -> None: ...
+
+
+@dg.asset(deps=[FACT], automation_condition=ALTHOUGH_INCOMPLETE)
+def report() -> None: ...
+
+
+OWN = (exported, newest, of_org, of_new_org, report)
+export_job = dg.define_asset_job("export_job", [exported])
+report_job = dg.define_asset_job("report_job", [report])
+
+
+@dg.asset_sensor(asset_key=FACT, job=report_job)
+def any_change(context: dg.SensorEvaluationContext, event: dg.EventLogEntry) -> dg.RunRequest:
+    return dg.RunRequest(context.cursor)
+
+
+@dg.sensor(job=export_job)
+def changed_hours(context: dg.SensorEvaluationContext) -> dg.SensorResult:
+    changed = dg.AssetRecordsFilter(FACT, after_storage_id=int(context.cursor or 0))
+    found = context.instance.fetch_materializations(changed, limit=500, ascending=True).records
+    last = {record.partition_key: record.storage_id for record in found if record.partition_key}
+    requests = [dg.RunRequest(f"{key}:{number}", partition_key=key) for key, number in last.items()]
+    return dg.SensorResult(requests, cursor=str(found[-1].storage_id) if found else None)
+
+
+class Downstream:
+    """The assets of somebody else in a location with the tables, evaluated after each change."""
+
+    def __init__(self, daemon: InProcessDaemon) -> None:
+        self.daemon = daemon
+        self.definitions = dg.Definitions.merge(
+            incremental_definitions(CLICKS, clock=lambda: at(9), end=END),
+            dg.Definitions(
+                assets=OWN,
+                jobs=[export_job, report_job],
+                sensors=[any_change, changed_hours],
+                resources={name: dg.ResourceDefinition.none_resource() for name in ("iceberg", "spark")},
+            ),
+        )
+        self.cursors: dict[str, str | None] = {}
+        self.minute = 0
+        self.cursor: dg.AssetDaemonCursor | None = None  # type: ignore[name-defined]
+        self.daemon.instance.add_dynamic_partitions("orgs", ["green"])
+
+    def started(self) -> dict[str, list[str | None]]:
+        """What one evaluation of the conditions starts, which then runs."""
+        self.minute += 1
+        found = dg.evaluate_automation_conditions(
+            self.definitions, self.daemon.instance, cursor=self.cursor, evaluation_time=at(9, self.minute)
+        )
+        self.cursor = found.cursor
+        requested = {each.key: sorted(found.get_requested_partitions(each.key), key=str) for each in OWN}
+        for key, partitions in requested.items():
+            for partition in partitions:
+                self.daemon.instance.report_runless_asset_event(dg.AssetMaterialization(key, partition=partition))
+        return {key.to_user_string(): [*partitions] for key, partitions in requested.items() if partitions}
+
+    def sensed(self, sensor: dg.SensorDefinition) -> list[str | None]:
+        """The partitions that one tick of a sensor requests."""
+        repository = self.definitions.get_repository_def()
+        context = dg.build_sensor_context(
+            self.daemon.instance, self.cursors.get(sensor.name), repository_def=repository, sensor_name=sensor.name
+        )
+        tick = sensor.evaluate_tick(context)
+        self.cursors[sensor.name] = tick.cursor
+        return [request.partition_key for request in tick.run_requests or ()]
+
+
+@pytest.fixture
+def daemon(catalog: Catalog) -> Iterator[InProcessDaemon]:
+    Engine(catalog, CLICKS, clock=lambda: at(9)).create_tables()
+    with in_process_daemon(CLICKS, catalog, lambda: at(9), end=END) as daemon:
+        yield daemon
+
+
+def in_a_terminal(daemon: InProcessDaemon, catalog: Catalog, hours: Sequence[int], *, landing: int) -> None:
+    """A session of the fact outside of Dagster, and the tick of the sensor that reports it."""
+    land_clicks(catalog, hours, landing=landing)
+    commit(Engine(catalog, CLICKS, clock=lambda: at(9)), click_fact)
+    daemon.tick("click_fact_sensor")
+
+
+def keys(*hours: int) -> list[str]:
+    return [hour_key(START + hour) for hour in hours]
+
+
+def test_each_asset_starts_for_what_changed_once(daemon: InProcessDaemon, catalog: Catalog) -> None:
+    own = Downstream(daemon)
+    assert own.started() == {}
+    others = {"of_org": ["blue", "red"], "of_new_org": ["green"], "report": [None]}
+
+    in_a_terminal(daemon, catalog, [0, 1, 3], landing=3)
+    assert own.started() == {"exported": keys(0, 1, 2, 3), **others}  # hour 2 is complete and empty
+    assert own.started() == {}
+
+    in_a_terminal(daemon, catalog, [2], landing=8)  # a late row
+    assert own.started() == {"exported": keys(2, 4, 5, 6, 7, 8), **others}
+    assert own.started() == {}
+
+    in_a_terminal(daemon, catalog, [1, 9], landing=9)
+    assert own.started() == {"exported": keys(1, 9), "newest": keys(9), **others}
+    assert own.started() == {}
+
+
+def test_sensors_start_for_what_changed_once(daemon: InProcessDaemon, catalog: Catalog) -> None:
+    own = Downstream(daemon)
+    assert (own.sensed(any_change), own.sensed(changed_hours)) == ([], [])
+    in_a_terminal(daemon, catalog, [0, 1], landing=1)
+    assert (own.sensed(any_change), own.sensed(changed_hours)) == ([None], keys(0, 1))
+    assert (own.sensed(any_change), own.sensed(changed_hours)) == ([], [])
+    in_a_terminal(daemon, catalog, [0], landing=1)
+    assert (own.sensed(any_change), own.sensed(changed_hours)) == ([None], keys(0))
+    assert (own.sensed(any_change), own.sensed(changed_hours)) == ([], [])
+
+
+@pytest.mark.slow
+def test_hours_that_came_out_equal_start_nothing(
+    daemon: InProcessDaemon, catalog: Catalog, spark: SparkSession
+) -> None:
+    engine = Engine(catalog, CLICKS, clock=lambda: at(9), spark=lambda: spark)
+    land_clicks(catalog, [0, 1], landing=1)
+    engine.run(click_fact)
+    own = Downstream(daemon)
+    daemon.tick("click_fact_sensor")
+    assert own.started()["exported"] == keys(0, 1)
+    own.sensed(any_change), own.sensed(changed_hours)
+
+    engine.rebuild(click_fact, [START, START + 1])
+    daemon.tick("click_fact_sensor")
+    assert own.started() == {}
+    assert (own.sensed(any_change), own.sensed(changed_hours)) == ([], [])
