@@ -85,7 +85,7 @@ class Downstream:
         )
         self.cursors: dict[str, str | None] = {}
         self.minute = 0
-        self.cursor: dg.AssetDaemonCursor | None = None  # type: ignore[name-defined]
+        self.cursor: dg.AssetDaemonCursor | None = None
         self.daemon.instance.add_dynamic_partitions("orgs", ["green"])
 
     def started(self) -> dict[str, list[str | None]]:
@@ -165,8 +165,9 @@ def test_hours_that_came_out_equal_start_nothing(
 ) -> None:
     engine = Engine(catalog, CLICKS, clock=lambda: at(9), spark=lambda: spark)
     land_clicks(catalog, [0, 1], landing=1)
-    engine.run(click_fact)
     own = Downstream(daemon)
+    assert own.started() == {}
+    engine.run(click_fact)
     daemon.tick("click_fact_sensor")
     assert own.started()["exported"] == keys(0, 1)
     own.sensed(any_change), own.sensed(changed_hours)
