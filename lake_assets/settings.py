@@ -205,6 +205,11 @@ class Settings(BaseSettings):
         description="secret key that hashes erased ids; default: a generated key in the data directory, "
         "which only its owner can read",
     )
+    no_ids: str = Field(
+        default="undefined,null,none,nan,anonymous",
+        description="texts that programs send for nobody, comma-separated: `lake erase` refuses them as nobody's id",
+    )
+    blank_ids: bool = Field(default=False, description="whether ids may begin or end with a blank when they are erased")
     landing: Path | None = Field(
         default=None,
         description="folder of landed files, with one folder for each zone; default: in the data directory",
@@ -343,6 +348,11 @@ class Settings(BaseSettings):
         if name in ("etl.quarantine", "etl.erasure") or name == field.data.get("session_table"):
             raise PydanticCustomError("table", "another table of the engine has this name")
         return name
+
+    @property
+    def ids_of_nobody(self) -> frozenset[str]:
+        """Texts, case folded, that are nobody's id."""
+        return frozenset(text.strip().casefold() for text in self.no_ids.split(","))
 
     @property
     def catalog_address(self) -> str:

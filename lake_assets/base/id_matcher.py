@@ -1,60 +1,102 @@
-"""The search for an id in decoded data. It imports little, because Spark's executors use it."""
+"""The search for ids in decoded data. It imports little, because Spark's executors use it.
+
+In a column of ids, a value is an id or it is not: `u7 ` and `u70` are other ids than `u7`. In any other text, an id
+counts as a word of its own: `a1` is in `a1 x`, not in `a10`. There, an id that is a number is not looked for: nobody
+could tell it from any other number.
+"""
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
+from decimal import Decimal
+from typing import Any
+
+_NUMBER = re.compile(r"[+-]?\d+(\.\d+)?")
 
 
-def id_pattern(value: str) -> re.Pattern[str]:
-    """Return the pattern that finds an id as a whole word: `a1` is in `a1 x`, not in `a10`."""
-    return re.compile(rf"(?<![\w-]){re.escape(value)}(?![\w-])")
+def id_pattern(*values: str) -> re.Pattern[str]:
+    """Return the pattern that finds ids as whole words: `a1` is in `a1 x`, not in `a10`."""
+    return re.compile(rf"(?<![\w-])(?:{'|'.join(map(re.escape, values))})(?![\w-])")
+
+
+def id_text(value: object) -> str:
+    """Return an id as text, whatever the type of its column is: the decimal 7.00 is `7`."""
+    if isinstance(value, bytes):
+        return value.decode(errors="replace")
+    return format(value.normalize(), "f") if isinstance(value, Decimal) else str(value)
+
+
+class _Pairs(list[tuple[str, Any]]):
+    """The names and values of an object of JSON, which may repeat a name."""
 
 
 class IdMatcher:
-    """Counts the occurrences of an id."""
+    """Counts the occurrences of ids.
 
-    def __init__(self, value: str) -> None:
-        self.value = value
-        self.bytes = value.encode()
-        self.pattern = id_pattern(value)
+    Args:
+        values: The ids.
+        columns: Names of columns and fields that hold ids. Without any, ids count as words everywhere.
+    """
+
+    def __init__(self, *values: str, columns: Collection[str] = ()) -> None:
+        self.values = frozenset(values)
+        self.columns = frozenset(columns)
+        words = [value for value in values if not columns or not _NUMBER.fullmatch(value)]
+        self._words = id_pattern(*words) if words else None
+        self.words = frozenset(words)
+        """The ids that are also looked for outside of columns of ids."""
+        self._bytes = [value.encode() for value in words]
+
+    def is_id(self, value: object) -> bool:
+        """Return whether the value of a column of ids is one of the ids."""
+        return value is not None and id_text(value) in self.values
 
     def in_text(self, text: str) -> int:
-        """Return the occurrences in a text. If there are none, and the text is JSON with escapes, it is decoded."""
-        if self.value in text:
-            found = len(self.pattern.findall(text))
-            if found:
-                return found
-        return self._in_json(text) if "\\" in text else 0
+        """Return the occurrences in a text. JSON is decoded, as its fields have names and it may escape characters."""
+        if "\\" not in text and not any(value in text for value in self.values):
+            return 0
+        document = _parse(text)
+        if isinstance(document, list):
+            return self.in_value(document)
+        if document is None and "\n" in text and text.startswith("{"):  # a document a line
+            return sum(self.in_text(line) for line in text.split("\n"))
+        found = document if isinstance(document, str) else text
+        return len(self._words.findall(found)) if self._words else 0
 
     def in_bytes(self, content: bytes) -> int:
         """Return the occurrences in an encoded text, or in any other bytes."""
-        if self.bytes not in content and b"\\" not in content:
+        if b"\\" not in content and not any(value.encode() in content for value in self.values):
             return 0
         try:
             return self.in_text(content.decode())
         except UnicodeDecodeError:
-            return content.count(self.bytes)
+            return sum(content.count(value) for value in self._bytes)
 
-    def _in_json(self, text: str) -> int:
-        """JSON can escape characters: \\" or \\u and a number."""
-        try:
-            return self.in_value(json.loads(text))
-        except (ValueError, RecursionError):
-            return 0
+    def in_value(self, value: object, column: str = "") -> int:
+        """Return the occurrences in a decoded value, at any depth. column: the name of its column or field."""
+        if isinstance(value, (Mapping, _Pairs)):
+            pairs = value.items() if isinstance(value, Mapping) else value
+            return sum(self.in_value(name) + self.in_value(inner, str(name)) for name, inner in pairs)
+        if isinstance(value, (str, bytes)) or not isinstance(value, Iterable):
+            if column in self.columns:
+                return int(self.is_id(value))
+            if isinstance(value, str):
+                return self.in_text(value)
+            return self.in_bytes(value) if isinstance(value, bytes) else 0
+        return sum(self.in_value(each, column) for each in value)
 
-    def in_value(self, value: object) -> int:
-        """Return the occurrences in a decoded value, at any depth."""
-        if isinstance(value, str):
-            return self.in_text(value)
-        if isinstance(value, bytes):
-            return self.in_bytes(value)
-        if isinstance(value, Mapping):
-            return self._in_all(value.keys()) + self._in_all(value.values())
-        if isinstance(value, Iterable):
-            return self._in_all(value)
-        return 0
+    def hidden(self, text: str) -> str:
+        """Return a text without the ids, for messages."""
+        for value in sorted(self.values, key=len, reverse=True):
+            text = text.replace(value, "(id)")
+        return text
 
-    def _in_all(self, values: Iterable[object]) -> int:
-        return sum(self.in_value(value) for value in values)
+
+def _parse(text: str) -> object:
+    """Return a JSON text as lists and values, numbers as they are spelled; None if it is no JSON."""
+    try:
+        return json.loads(text, object_pairs_hook=_Pairs, parse_int=str, parse_float=str)
+    except (ValueError, RecursionError):
+        return None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -22,24 +23,31 @@ erasure = typer.Typer(help="Check that an erased id is in no file.", no_args_is_
 def erase(
     subject: Annotated[str | None, typer.Argument(metavar="SUBJECT", help="The kind of id, such as account.")] = None,
     value: Annotated[str | None, typer.Argument(metavar="ID", help="The id to erase.")] = None,
+    listed: Annotated[
+        Path | None,
+        typer.Option("--from", metavar="FILE", help="Instead of an id: a file with one id a line.", dir_okay=False),
+    ] = None,
     late: Annotated[
         bool,
         typer.Option("--sweep", help="Instead of an id: erase rows that arrived after their subject was erased."),
     ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Erase an id from raw tables, targets, quarantine, audit samples, landed files, and all old snapshots of these.
+    """Erase an id, or those of a file, from raw tables, targets, quarantine, audit samples and landed files.
 
-    Also deletes the old snapshots of served tables, and names the tables that have to be pushed again.
+    All old snapshots of these tables are deleted, too, and those of served tables. The command names the tables that
+    have to be pushed again.
     """
     from lake_assets.incremental.erasure.erase import erase, sweep
     from lake_assets.pages.terminal import erasure as views
 
-    if late != (subject is None) or late != (value is None):
+    named = (value is not None) + (listed is not None) + late
+    if named != 1 or late != (subject is None):
         raise UsageError(
-            "The command needs an id to erase, or --sweep.",
-            remedy="Run `lake erase account ID` or `lake erase --sweep`.",
+            "The command needs an id to erase, a file of ids, or --sweep.",
+            remedy="Run `lake erase account ID`, `lake erase account --from FILE` or `lake erase --sweep`.",
         )
+    ids = [str(value)] if listed is None else _listed_ids(str(subject), listed)
     engine = open_engine()
     now = datetime.now(UTC)
     engine.create_tables()
@@ -50,9 +58,29 @@ def erase(
     else:
         landing.request_erasure(engine, str(subject), str(value), now)
         report = views.print_no_step if as_json else views.print_step
-        done = erase(engine, str(subject), str(value), now=now, report=report, elsewhere=elsewhere)
+        done = erase(engine, str(subject), *ids, now=now, report=report, elsewhere=elsewhere)
     outcome = views.ErasureOutcome(done, landed, serving.delete_replaced())
     render(outcome, views.erased, as_json=as_json, document=outcome.document())
+
+
+def _listed_ids(subject: str, file: Path) -> list[str]:
+    """Return the ids of a file: one a line, each once, without empty lines, and without a mark of UTF-8 in front."""
+    from lake_assets.incremental.erasure.erase import check_id
+
+    lines = file.read_text(encoding="utf-8-sig").split("\n")
+    found: dict[str, None] = {}
+    for number, line in enumerate(lines, 1):
+        value = line.removesuffix("\r")
+        if not value.strip():
+            continue
+        try:
+            check_id(subject, value)
+        except UsageError as error:
+            raise UsageError(f"{file}, line {number}: {error.problem}", remedy=error.remedy) from None
+        found[value] = None
+    if not found:
+        raise UsageError(f"{file} has no id.", remedy="Write one id a line.")
+    return list(found)
 
 
 @erasure.command()
@@ -88,13 +116,15 @@ def certify(
 
 
 def _certify_tables(subject: str, value: str, *, as_json: bool) -> bool:
+    from lake_assets.incremental.engine.erasures import spellings
     from lake_assets.incremental.erasure.table_files import certify
     from lake_assets.pages.terminal import erasure as views
 
     engine = open_engine()
-    engine.pipeline.subject(subject)
+    declared = engine.pipeline.subject(subject)
+    values = spellings(engine.catalog, engine.pipeline, declared, [value])
     with views.progress_bar(shown=not as_json) as progress:
         beside = [landing.searched_folder(), *serving.searched_folders()]
-        found = certify(engine.catalog, subject, value, beside=beside, progress=progress)
+        found = certify(engine.catalog, subject, *values, columns=declared.columns, beside=beside, progress=progress)
     render(found, views.certificate, as_json=as_json, document=views.certificate_document(found))
     return found.nowhere

@@ -86,8 +86,8 @@ def test_an_error_is_a_message_with_a_remedy(tmp_path: Path) -> None:
     done = lake(tmp_path, "erase", "account")
     assert (done.returncode, done.stdout) == (1, "")
     assert done.stderr.splitlines() == [
-        "Error: The command needs an id to erase, or --sweep.",
-        "  → Run `lake erase account ID` or `lake erase --sweep`.",
+        "Error: The command needs an id to erase, a file of ids, or --sweep.",
+        "  → Run `lake erase account ID`, `lake erase account --from FILE` or `lake erase --sweep`.",
     ]
 
 

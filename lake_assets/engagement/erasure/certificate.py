@@ -19,7 +19,7 @@ from lake_assets.engagement.erasure.kafka_retention import RetainedMessages, ret
 from lake_assets.engagement.erasure.mentions import MatchersByOrg, decoded_text, matchers_by_org, mentions
 from lake_assets.engagement.model.kafka_topic import KafkaTopic
 from lake_assets.engagement.model.lake import STREAMS, EngagementLake
-from lake_assets.engagement.model.table_schemas import ENGAGEMENT
+from lake_assets.engagement.model.table_schemas import ENGAGEMENT, SENT_WHO_ID
 from lake_assets.incremental.engine.retention import list_files, read_bytes
 from lake_assets.incremental.erasure.certificate import (
     Certificate,
@@ -36,6 +36,8 @@ ORG_FOLDER = "org_id="
 NO_ORG = "__HIVE_DEFAULT_PARTITION__"
 
 MESSAGE = "message"
+ID_COLUMNS = ("who_id", SENT_WHO_ID, "old_id", "new_id", "record_who_id")
+
 JSON_COLUMNS = (MESSAGE, "insert_record")
 """Columns of JSON text. They are searched without escapes. A record belongs to the org of its request."""
 
@@ -74,7 +76,7 @@ def certify(
         ServiceError: Kafka does not answer.
         UsageError: The id is empty.
     """
-    matcher = matcher_for(value, name="who_id")
+    matcher = matcher_for(value, name="who_id", columns=ID_COLUMNS)
     found = search_sources([LakeFiles(root, org)], matcher, subject=f"org {org}", progress=progress)
     mentions_id = partial(_mentions_id, ids=matchers_by_org([(org, value)]))
     messages = []

@@ -316,7 +316,7 @@ class Subject:
 
     Attributes:
         name: The subject's name.
-        columns: The string columns that contain such an id, in any raw table or target.
+        columns: The columns that contain such an id, in any raw table or target: string, int, long or decimal.
     """
 
     name: str

@@ -276,7 +276,7 @@ def _check_has_entity(table: str, columns: Collection[str], target: Target, enti
 
 
 def check_subject(subject: Subject, raw: Sequence[RawTable], targets: Sequence[Target]) -> None:
-    """Check that a raw table contains the subject's ids, and that all columns of ids are strings.
+    """Check that a raw table contains the subject's ids, and that all columns of ids have types of ids.
 
     Raises:
         ConfigurationError: No raw table contains them, or a column is no string.
@@ -290,16 +290,21 @@ def check_subject(subject: Subject, raw: Sequence[RawTable], targets: Sequence[T
     declared = {raw_table.table: raw_table.columns for raw_table in raw}
     declared.update({target.table: target.columns for target in targets})
     for table, columns in declared.items():
-        _check_ids_are_strings(subject, table, columns)
+        for column in subject.columns_of(columns):
+            check_id_column(subject, table, column, columns[column])
 
 
-def _check_ids_are_strings(subject: Subject, table: str, columns: Mapping[str, str]) -> None:
-    for column in subject.columns_of(columns):
-        if columns[column] != "string":
-            raise ConfigurationError(
-                f"{table}.{column}, an id of the subject {subject.name}, is {columns[column]}.",
-                remedy="Declare the column as a string.",
-            )
+def check_id_column(subject: Subject, table: str, column: str, kind: str) -> None:
+    """Check that a column has a type that an id may have.
+
+    Raises:
+        ConfigurationError: It has none.
+    """
+    if kind not in ("string", "int", "long") and not kind.startswith("decimal("):
+        raise ConfigurationError(
+            f"{table}.{column}, an id of the subject {subject.name}, is {kind}.",
+            remedy="An id is a string, int, long or decimal. Declare the column so, or leave it out of columns=.",
+        )
 
 
 def check_feed(raw: RawTable, subjects: Sequence[Subject]) -> None:

@@ -49,7 +49,6 @@ from lake_assets.errors import (
     ColumnMismatch,
     ColumnNameTaken,
     ColumnUnreadable,
-    ConfigurationError,
     SourceTableMissing,
     TargetColumnsDiffer,
     TimeColumnUnusable,
@@ -57,6 +56,7 @@ from lake_assets.errors import (
 )
 from lake_assets.incremental.declaration import RawTable, Target
 from lake_assets.incremental.declaration.tables import LANDING_COLUMNS
+from lake_assets.incremental.declaration.validation import check_id_column
 from lake_assets.incremental.engine import iceberg
 from lake_assets.incremental.engine.iceberg import rows_by_hour
 from lake_assets.incremental.engine.readable import check_files
@@ -687,7 +687,7 @@ def subject_columns(catalog: Catalog, raw: RawTable, subject: Subject) -> tuple[
     """Return the columns of a raw table that contain an id of a subject: the declared ones, or those that exist.
 
     Raises:
-        ConfigurationError: Such a column of a table that exists is no string.
+        ConfigurationError: Such a column of a table that exists has a type that no id has.
         SourceError: A table that should exist does not, or cannot be read as declared.
     """
     if not raw.exists_already:
@@ -695,11 +695,7 @@ def subject_columns(catalog: Catalog, raw: RawTable, subject: Subject) -> tuple[
     types = {each.name: str(each.field_type) for each in load_raw(catalog, raw).schema().fields}
     columns = subject.columns_of(types)
     for column in columns:
-        if types[column] != "string":
-            raise ConfigurationError(
-                f"{raw.table}.{column}, an id of the subject {subject.name}, is {types[column]}.",
-                remedy="Name string columns only as columns= of the subject.",
-            )
+        check_id_column(subject, raw.table, column, types[column])
     return columns
 
 

@@ -16,13 +16,14 @@ import hmac
 import os
 import secrets
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from decimal import Decimal
 from functools import cached_property
 from tempfile import NamedTemporaryFile
-from typing import Literal
+from typing import Any, Literal, TypeVar
 
 import pyarrow as pa
 from pyiceberg.catalog import Catalog
@@ -33,17 +34,27 @@ from pyiceberg.expressions import (
     In,
     IsNull,
     LessThanOrEqual,
+    NotNull,
     NotStartsWith,
     Or,
     StartsWith,
 )
 from pyiceberg.io.pyarrow import schema_to_pyarrow
 from pyiceberg.manifest import ManifestContent
+from pyiceberg.schema import Schema
 from pyiceberg.table import Table
-from pyiceberg.types import TimestamptzType
+from pyiceberg.types import (
+    DecimalType,
+    IcebergType,
+    IntegerType,
+    LongType,
+    StringType,
+    TimestamptzType,
+)
 
 from lake_assets.base.columns import any_of_filters
-from lake_assets.errors import ConfigurationError
+from lake_assets.base.id_matcher import id_text
+from lake_assets.errors import ConfigurationError, UsageError
 from lake_assets.incremental.declaration import Pipeline, RawTable, Subject
 from lake_assets.incremental.engine import iceberg, publish
 from lake_assets.incremental.engine.columns import at_present, subject_columns
@@ -55,6 +66,9 @@ ERASURE = "etl.erasure"
 KEY_FILE = "erasure.key"
 KEY_BYTES = 32
 KEY_ID_DIGITS = 16
+
+Id = TypeVar("Id")
+"""A value of a column of ids."""
 
 _COLUMNS = {
     "subject": "string",
@@ -192,17 +206,17 @@ class Erasures:
     def record(
         self,
         subject: str,
-        value: str,
+        value: str | Collection[str],
         state: Literal["requested", "done"],
         *,
         erased_at: datetime,
         now: datetime,
     ) -> None:
-        """Add the state of an erasure.
+        """Add the state of the erasure of an id, or of several.
 
         Args:
             subject: The subject's name.
-            value: The id.
+            value: The id, or the ids.
             state: The state.
             erased_at: Everything that was sent by this time is erased.
             now: When the state is recorded.
@@ -212,29 +226,32 @@ class Erasures:
         """
         table = iceberg.load(self.catalog, ERASURE)
         self.rows()  # checks the key
-        row = {
-            "subject": subject,
-            "id_hash": self.hash(subject, value),
-            "key_id": self._keyed.key_id,
-            "state": state,
-            "erased_at": erased_at,
-            "recorded_at": now,
-        }
+        rows = []
+        for each in [value] if isinstance(value, str) else value:
+            row = {
+                "subject": subject,
+                "id_hash": self.hash(subject, each),
+                "key_id": self._keyed.key_id,
+                "state": state,
+                "erased_at": erased_at,
+                "recorded_at": now,
+            }
+            rows.append(row)
         schema = schema_to_pyarrow(table.schema(), include_field_ids=False)
-        table.append(pa.Table.from_pylist([row], schema=schema))
+        table.append(pa.Table.from_pylist(rows, schema=schema))
 
-    def known(self, subject: str, values: Iterable[str], among: Iterable[Erasure]) -> Mapping[str, datetime]:
+    def known(self, subject: str, values: Iterable[Id], among: Iterable[Erasure]) -> Mapping[Id, datetime]:
         """Return erased id → time of its erasure, for those of the ids that were erased.
 
         Args:
             subject: The subject's name.
-            values: The ids to look for.
+            values: The ids to look for, as their columns have them.
             among: The erasures to look in.
         """
         times = {erasure.id_hash: erasure.erased_at for erasure in among if erasure.subject == subject}
         if not times:
             return {}  # no id is hashed, and no key is needed
-        hashes = {value: self.hash(subject, value) for value in values}
+        hashes = {value: self.hash(subject, id_text(value)) for value in values}
         return {value: times[id_hash] for value, id_hash in hashes.items() if id_hash in times}
 
     def hash(self, subject: str, value: str) -> str:
@@ -326,14 +343,14 @@ class ErasureGuard:
                         files.append(entry.data_file)
         conditions: list[BooleanExpression] = []
         for subject, columns in columns_of.items():
-            ids: set[str] = set()
+            ids: set[Any] = set()
             for batch in rows_of_files(table, files, columns) if columns else ():
                 ids.update(*(batch.column(column).drop_null().unique().to_pylist() for column in columns))
             by_time: defaultdict[datetime, list[str]] = defaultdict(list)
             for value, erased_at in self.erasures.known(subject, ids, erased).items():
-                by_time[erased_at].append(value)
+                by_time[erased_at].append(id_text(value))
             for erased_at, values in sorted(by_time.items()):
-                conditions.append(And(holds(columns, *values), sent_by(table, raw, erased_at)))
+                conditions.append(And(holds(table.schema(), columns, values), sent_by(table, raw, erased_at)))
         if not conditions:
             return 0
         which = any_of_filters(conditions)
@@ -355,7 +372,7 @@ def sent_by(table: Table, raw: RawTable, erased_at: datetime) -> BooleanExpressi
     def by_then(column: str) -> BooleanExpression:
         has_zone = isinstance(types[column], TimestamptzType)
         text = moment.isoformat() if has_zone else moment.replace(tzinfo=None).isoformat()
-        return LessThanOrEqual(column, text)  # type: ignore[call-arg, arg-type]
+        return _not_null(column, LessThanOrEqual(column, text))  # type: ignore[call-arg, arg-type]
 
     columns = [column for column in (raw.time_column, raw.landed_column) if column in types]
     untimed: BooleanExpression = IsNull(raw.time_column)  # type: ignore[call-arg, arg-type]
@@ -367,9 +384,70 @@ def sent_by(table: Table, raw: RawTable, erased_at: datetime) -> BooleanExpressi
     return Or(And(is_fed, by_then(str(raw.landed_column))), And(is_other, either))
 
 
-def holds(columns: Iterable[str], *values: str) -> BooleanExpression:
+def holds(schema: Schema, columns: Iterable[str], values: Collection[str]) -> BooleanExpression:
     """Return the condition on rows that have any of the ids in one of the columns."""
-    return any_of_filters(In(column, set(values)) for column in columns)  # type: ignore[call-arg, arg-type]
+    found = []
+    for column in columns:
+        literals = {as_id(value, schema.find_type(column)) for value in values} - {None}
+        found.append(_not_null(column, In(column, literals)))  # type: ignore[call-arg, arg-type]
+    return any_of_filters(found)
+
+
+def _not_null(column: str, condition: BooleanExpression) -> BooleanExpression:
+    """Return a condition on a column that says that it is not null.
+
+    pyiceberg (0.12) keeps each row that has null in a column of a deletion's filter, unless the filter speaks of null
+    there: of `a = 1 OR b = 1` it deletes no row with 1 and null.
+    """
+    return And(NotNull(column), condition)  # type: ignore[call-arg, arg-type]
+
+
+def as_id(text: str, kind: IcebergType) -> str | int | Decimal | None:
+    """Return an id as a column of a type has it; None if no value of the column is this id."""
+    try:
+        if isinstance(kind, (IntegerType, LongType)):
+            number = int(text)
+            return number if str(number) == text and kind.min <= number <= kind.max else None
+        if isinstance(kind, DecimalType):
+            exact = Decimal(text)
+            found = exact.quantize(Decimal(1).scaleb(-kind.scale))
+            return found if found == exact and len(found.as_tuple().digits) <= kind.precision else None
+    except (ValueError, ArithmeticError):
+        return None
+    return text if isinstance(kind, StringType) else None
+
+
+def spellings(catalog: Catalog, pipeline: Pipeline, subject: Subject, values: Iterable[str]) -> list[str]:
+    """Return the texts of ids, also as the columns of a subject have them: the decimal 70.50 is `70.5`.
+
+    Raises:
+        UsageError: No column can hold one of the ids.
+    """
+    kinds: dict[str, IcebergType] = {}
+    for name, columns in holders(catalog, pipeline, subject):
+        table = iceberg.find(catalog, name)
+        for column in columns if table is not None else ():
+            kinds[f"{name}.{column}"] = table.schema().find_type(column)  # type: ignore[union-attr]
+    found: dict[str, None] = {}
+    for value in values:
+        literals = [as_id(value, kind) for kind in kinds.values()]
+        texts = [id_text(literal) for literal in literals if literal is not None]
+        if kinds and not texts:
+            named = ", ".join(f"{column} is {kind}" for column, kind in kinds.items())
+            raise UsageError(
+                f"No column of the subject {subject.name} can hold such an id: {named}.",
+                remedy=f"Name an id as these columns have it, such as {_EXAMPLES[type(next(iter(kinds.values())))]}.",
+            )
+        found.update(dict.fromkeys([value, *texts]))
+    return list(found)
+
+
+_EXAMPLES: dict[type[IcebergType], str] = {
+    StringType: "a17",
+    IntegerType: "17",
+    LongType: "17",
+    DecimalType: "17",
+}
 
 
 def delete_rows(catalog: Catalog, name: str, which: BooleanExpression, *, counted_as: str = DROPPED) -> int:

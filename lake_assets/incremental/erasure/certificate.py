@@ -6,8 +6,8 @@ Each part of the lake implements `FileSource` for its own files; `search_sources
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterable
+from dataclasses import dataclass, field
 from typing import Literal
 
 from pyiceberg.io import FileIO, load_file_io
@@ -57,6 +57,8 @@ class Finding:
             places.
         referenced: What refers to the file: main's head (readers read it), a snapshot that still exists, quarantine, or
             nothing. Not known if the service that knows it did not run.
+        column: The column or field of the first row or record with the id; empty if it is in none.
+        text: The value there, cut, with `(id)` for the id, if it mentions the id among other words.
     """
 
     path: str
@@ -64,6 +66,8 @@ class Finding:
     kind: Kind
     occurrences: int
     referenced: Reference
+    column: str = field(default="", compare=False)
+    text: str = field(default="", compare=False)
 
 
 @dataclass(frozen=True)
@@ -100,6 +104,9 @@ class FileSource(ABC):
     row_filter: RowFilter | None = None
     """Selects the rows of Parquet files to search; None for all rows."""
 
+    id_columns: Collection[str] = ()
+    """Further columns and fields of these files that hold ids."""
+
     def __init__(self, location: str, io: FileIO | None = None) -> None:
         self.location = location
         self.io = io or load_file_io({}, location)
@@ -118,19 +125,20 @@ class FileSource(ABC):
         return path.removeprefix(f"{folder}/").split("/")
 
 
-def matcher_for(value: str, *, name: str) -> IdMatcher:
+def matcher_for(*values: str, name: str, columns: Collection[str] = ()) -> IdMatcher:
     """Return the matcher of an id.
 
     Args:
-        value: The id.
+        values: The id, as the columns of ids have it.
         name: What the id is called, for the error.
+        columns: The columns that hold such ids.
 
     Raises:
         UsageError: The id is empty.
     """
-    if not value.strip():
+    if not all(value.strip() for value in values):
         raise UsageError("The id is empty.", remedy=f"Name the {name} to look for.")
-    return IdMatcher(value)
+    return IdMatcher(*values, columns=columns)
 
 
 def search_sources(
@@ -158,7 +166,8 @@ def search_sources(
     findings = []
     undecoded = []
     for path, (file, source) in sorted(files.items()):
-        result = search_file(source.io, file.location, matcher, source.row_filter)
+        of_source = IdMatcher(*matcher.values, columns=matcher.columns.union(source.id_columns))
+        result = search_file(source.io, file.location, of_source, source.row_filter)
         if not result.decoded:
             undecoded.append(path)
         if result.occurrences:
@@ -169,6 +178,8 @@ def search_sources(
                 kind=facts.kind,
                 occurrences=result.occurrences,
                 referenced=facts.referenced,
+                column=result.column,
+                text=result.text,
             )
             findings.append(finding)
         done += file.bytes

@@ -17,7 +17,7 @@ The steps run in this order. Each can be repeated, so calling an erasure again f
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING
@@ -27,16 +27,18 @@ from pyiceberg.expressions import And
 
 from lake_assets.base.failpoints import reach
 from lake_assets.base.hours import hour_of
+from lake_assets.base.id_matcher import IdMatcher
 from lake_assets.errors import ErasureStopped, UsageError
 from lake_assets.incremental.declaration import Subject, Target
 from lake_assets.incremental.engine import iceberg, publish
 from lake_assets.incremental.engine.catch_up import catch_up
 from lake_assets.incremental.engine.columns import at_present, subject_columns
-from lake_assets.incremental.engine.erasures import DROPPED, Erasure, delete_rows, holders, holds, sent_by
+from lake_assets.incremental.engine.erasures import DROPPED, Erasure, delete_rows, holders, holds, sent_by, spellings
 from lake_assets.incremental.engine.model import NoSession
 from lake_assets.incremental.engine.retention import drop_deleted_entries, head_has_delete_files
 from lake_assets.incremental.erasure.history import Removed, remove_history, remove_strays
 from lake_assets.incremental.erasure.redaction import delete_quarantined_rows, redact_audit_samples
+from lake_assets.settings import settings
 
 if TYPE_CHECKING:
     from lake_assets.incremental.engine.engine import Engine
@@ -62,7 +64,8 @@ class ErasureReport:
     """What an erasure or a sweep did.
 
     Attributes:
-        subject: What the id identifies; empty for a sweep.
+        subject: What the ids identify; empty for a sweep.
+        ids: Number of ids.
         rows: Raw table → number of deleted rows.
         quarantined: Number of rows deleted from quarantine.
         samples: Number of rows of `etl.session` whose samples were redacted.
@@ -72,6 +75,7 @@ class ErasureReport:
     """
 
     subject: str
+    ids: int = 0
     rows: dict[str, int] = field(default_factory=dict)
     quarantined: int = 0
     samples: int = 0
@@ -88,18 +92,17 @@ class ErasureReport:
 def erase(
     engine: Engine,
     name: str,
-    value: str,
-    *,
+    *values: str,
     now: datetime,
     report: Report = lambda _: None,
     elsewhere: Elsewhere = lambda _: None,
 ) -> ErasureReport:
-    """Erase all rows of a subject's id that were sent until now. A repeated call continues, or finds nothing.
+    """Erase all rows of a subject's ids that were sent until now. A repeated call continues, or finds nothing.
 
     Args:
         engine: The engine of the pipeline.
         name: The subject, as the pipeline declares it.
-        value: The id.
+        values: The ids; one that is named again counts once.
         now: Rows sent until this moment are erased.
         report: Called before each step.
         elsewhere: Erases outside of the tables.
@@ -107,35 +110,39 @@ def erase(
     Raises:
         ErasureStopped: A target cannot be brought up to date; a branch, a tag or another program's watermark needs a
             snapshot that has to expire; or a file may belong to an active writer.
-        UsageError: The pipeline does not declare the subject, or the id is empty.
+        UsageError: The pipeline does not declare the subject, or an id is empty, is nobody's, or cannot be one.
     """
     subject = engine.pipeline.subject(name)
-    if not value.strip():
-        raise UsageError("The id is empty.", remedy=f"Name the {name} to erase.")
-    engine.erasures.record(name, value, "requested", erased_at=now, now=now)
+    for value in values:
+        check_id(name, value)
+    if not values:
+        raise UsageError("No id is named.", remedy=f"Name the {name} to erase.")
+    ids = spellings(engine.catalog, engine.pipeline, subject, values)
+    matcher = IdMatcher(*ids, columns=subject.columns)
+    engine.erasures.record(name, ids, "requested", erased_at=now, now=now)
     reach("erasure-requested")
     report("deleting rows")
-    rows = _delete_raw_rows(engine, subject, value)
+    rows = _delete_raw_rows(engine, subject, ids)
     reach("erasure-rows-deleted")
     report("bringing targets up to date")
     for _ in range(MAX_ROUNDS):
         _bring_targets_up_to_date(engine)
-        _rebuild_remaining_hours(engine, subject, value)
-        if not _delete_rows_that_came(engine, subject, value, now):
+        _rebuild_remaining_hours(engine, subject, ids)
+        if not _delete_rows_that_came(engine, subject, ids, now):
             break
     reach("erasure-rebuilt")
-    quarantined = delete_quarantined_rows(engine.catalog, value)
-    samples = redact_audit_samples(engine.catalog, value)
-    _check_refs(engine, subject, value, now)
+    quarantined = delete_quarantined_rows(engine.catalog, matcher)
+    samples = redact_audit_samples(engine.catalog, ids)
+    _check_refs(engine, subject, ids, now)
     report("removing old files")
-    removed = _remove_old_files(engine, subject, value, now)
+    removed = _remove_old_files(engine, subject, matcher, now)
     report("erasing outside of the tables")
-    value_hash = engine.erasures.hash(name, value)
-    elsewhere([Erasure(name, value_hash, now, "requested")])
+    elsewhere([Erasure(name, engine.erasures.hash(name, each), now, "requested") for each in ids])
     # The clock's time, not `now`: data that a push read in between, before targets were rebuilt, must not be served.
-    engine.erasures.record(name, value, "done", erased_at=now, now=engine.clock())
+    engine.erasures.record(name, ids, "done", erased_at=now, now=engine.clock())
     return ErasureReport(
         subject=name,
+        ids=len(set(values)),
         rows=rows,
         quarantined=quarantined,
         samples=samples,
@@ -143,6 +150,27 @@ def erase(
         files=removed.files,
         unfinished=_count_unfinished(engine),
     )
+
+
+def check_id(name: str, value: str) -> None:
+    """Check that a text is the id of somebody.
+
+    Raises:
+        UsageError: It is empty, begins or ends with a blank, or is one of `LAKE_NO_IDS`, sent for nobody.
+    """
+    found = settings()
+    if not value.strip():
+        raise UsageError("The id is empty.", remedy=f"Name the {name} to erase.")
+    if value.strip().casefold() in found.ids_of_nobody:
+        raise UsageError(
+            f"{value.strip()!r} is nobody's id: rows of many people have it.",
+            remedy=f"Name the {name} that is meant. If it is an id here, take it out of LAKE_NO_IDS.",
+        )
+    if value != value.strip() and not found.blank_ids:
+        raise UsageError(
+            "The id begins or ends with a blank, and the same id without it is another one.",
+            remedy="Leave the blank out, or set LAKE_BLANK_IDS=true if ids have them.",
+        )
 
 
 def sweep(engine: Engine, *, now: datetime, elsewhere: Elsewhere = lambda _: None) -> ErasureReport:
@@ -181,27 +209,29 @@ def _sweep_tables(engine: Engine, now: datetime) -> ErasureReport:
     )
 
 
-def _delete_raw_rows(engine: Engine, subject: Subject, value: str) -> dict[str, int]:
+def _delete_raw_rows(engine: Engine, subject: Subject, ids: Collection[str]) -> dict[str, int]:
     deleted: dict[str, int] = {}
     for raw in engine.pipeline.raw:
         columns = subject_columns(engine.catalog, raw, subject)
         if not columns:
             continue
-        if head_has_delete_files(iceberg.load(engine.catalog, raw.table)):
+        table = iceberg.load(engine.catalog, raw.table)
+        if head_has_delete_files(table):
             _rewrite_without_delete_files(engine, raw.table)
-        rows = delete_rows(engine.catalog, raw.table, holds(columns, value))
+        rows = delete_rows(engine.catalog, raw.table, holds(table.schema(), columns, ids))
         if rows:
             deleted[raw.table] = rows
     return deleted
 
 
-def _delete_rows_that_came(engine: Engine, subject: Subject, value: str, now: datetime) -> int:
+def _delete_rows_that_came(engine: Engine, subject: Subject, ids: Collection[str], now: datetime) -> int:
     """Delete rows that were sent before the erasure, and that another writer had prepared before it was recorded."""
     deleted = 0
     for raw in engine.pipeline.raw:
         columns = subject_columns(engine.catalog, raw, subject)
         if columns:
-            which = And(holds(columns, value), sent_by(iceberg.load(engine.catalog, raw.table), raw, now))
+            table = iceberg.load(engine.catalog, raw.table)
+            which = And(holds(table.schema(), columns, ids), sent_by(table, raw, now))
             deleted += delete_rows(engine.catalog, raw.table, which)
     return deleted
 
@@ -242,40 +272,41 @@ def _bring_up_to_date(engine: Engine, target: Target) -> bool:
     return len(outcomes) > 1 or acknowledged or rewritten
 
 
-def _rebuild_remaining_hours(engine: Engine, subject: Subject, value: str) -> None:
+def _rebuild_remaining_hours(engine: Engine, subject: Subject, ids: Collection[str]) -> None:
     """Rebuild the hours that no plan reached, such as those beyond a catch-up threshold, target after target."""
     for target in engine.pipeline.in_order():
         columns = subject.columns_of(target.columns)
-        hours = _hours_with(engine.catalog, target, columns, value) if columns else []
+        hours = _hours_with(engine.catalog, target, columns, ids) if columns else []
         if not hours:
             continue
         engine.rebuild(target, hours, run_id=RUN_ID)
         _bring_targets_up_to_date(engine)
-        remaining = _hours_with(engine.catalog, target, columns, value)
-        if remaining and not _has_sent_since(engine, subject, value):
+        remaining = _hours_with(engine.catalog, target, columns, ids)
+        if remaining and not _has_sent_since(engine, subject, ids):
             raise ErasureStopped(
                 f"{target.table} still has rows of the {subject.name}, in {len(remaining)} hours.",
                 remedy=f"Look at `lake sessions {target.name}`, and erase again.",
             )
 
 
-def _hours_with(catalog: Catalog, target: Target, columns: tuple[str, ...], value: str) -> list[int]:
+def _hours_with(catalog: Catalog, target: Target, columns: tuple[str, ...], ids: Collection[str]) -> list[int]:
     table = iceberg.load(catalog, target.table)
-    rows = table.scan(holds(columns, value), selected_fields=(target.time_column,)).to_arrow()
+    rows = table.scan(holds(table.schema(), columns, ids), selected_fields=(target.time_column,)).to_arrow()
     times = rows.column(target.time_column).to_pylist()
     return sorted({hour_of(time) for time in times})
 
 
-def _has_sent_since(engine: Engine, subject: Subject, value: str) -> bool:
+def _has_sent_since(engine: Engine, subject: Subject, ids: Collection[str]) -> bool:
     """Return whether a raw table has rows of the subject: those that were sent by the time of the erasure are gone."""
     for raw in engine.pipeline.raw:
         columns = subject_columns(engine.catalog, raw, subject)
-        if columns and iceberg.load(engine.catalog, raw.table).scan(holds(columns, value)).count():
+        table = iceberg.load(engine.catalog, raw.table)
+        if columns and table.scan(holds(table.schema(), columns, ids)).count():
             return True
     return False
 
 
-def _check_refs(engine: Engine, subject: Subject, value: str, now: datetime) -> None:
+def _check_refs(engine: Engine, subject: Subject, ids: Collection[str], now: datetime) -> None:
     """Raise `ErasureStopped` if a branch or tag still has rows of the subject; only people drop branches and tags.
 
     Rows that were sent after the erasure stay, in raw tables and in what sessions make of them.
@@ -284,13 +315,13 @@ def _check_refs(engine: Engine, subject: Subject, value: str, now: datetime) -> 
     for name, columns in holders(engine.catalog, engine.pipeline, subject):
         table = iceberg.load(engine.catalog, name)
         for ref_name, ref in table.metadata.refs.items():
-            which = holds(columns, value)
+            which = holds(table.schema(), columns, ids)
             if name in raws and ref_name == "main":
                 which = And(which, sent_by(table, raws[name], now))
             rows = at_present(table, ref.snapshot_id).scan(which, snapshot_id=ref.snapshot_id)
             if not rows.count():
                 continue
-            if name not in raws and _has_sent_since(engine, subject, value):
+            if name not in raws and _has_sent_since(engine, subject, ids):
                 continue
             if ref_name == "main":
                 raise ErasureStopped(
@@ -304,10 +335,10 @@ def _check_refs(engine: Engine, subject: Subject, value: str, now: datetime) -> 
             )
 
 
-def _remove_old_files(engine: Engine, subject: Subject, value: str, now: datetime) -> Removed:
+def _remove_old_files(engine: Engine, subject: Subject, matcher: IdMatcher, now: datetime) -> Removed:
     names = [table for table, _ in holders(engine.catalog, engine.pipeline, subject)]
     removed = remove_history(engine.catalog, names, orphaned_before=now - GRACE)
-    strays = remove_strays(engine.catalog, names, subject.name, value)
+    strays = remove_strays(engine.catalog, names, subject.name, matcher)
     return Removed(removed.snapshots, removed.files + strays)
 
 

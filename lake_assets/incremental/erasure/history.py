@@ -108,7 +108,7 @@ def _check_no_former_table(catalog: Catalog, name: str, strays: Sequence[str], s
         )
 
 
-def remove_strays(catalog: Catalog, names: Sequence[str], subject: str, value: str) -> int:
+def remove_strays(catalog: Catalog, names: Sequence[str], subject: str, matcher: IdMatcher) -> int:
     """Remove files with the id that no version of a table refers to and that are too young to be orphans.
 
     `etl.session` leaves such files when it expires its own snapshots. They are removed, because its present version is
@@ -118,7 +118,7 @@ def remove_strays(catalog: Catalog, names: Sequence[str], subject: str, value: s
         catalog: The catalog of the tables.
         names: The tables; the log tables are added.
         subject: What the id identifies, for the error.
-        value: The id.
+        matcher: The ids.
 
     Returns:
         How many files were removed.
@@ -126,7 +126,6 @@ def remove_strays(catalog: Catalog, names: Sequence[str], subject: str, value: s
     Raises:
         ErasureStopped: Another table than `etl.session` has such files, or they may belong to a former table.
     """
-    matcher = IdMatcher(value)
     removed = 0
     for name in (*names, *_log_tables(catalog)):
         io = iceberg.load(catalog, name).io

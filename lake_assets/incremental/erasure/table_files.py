@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from pyiceberg.catalog import Catalog
@@ -28,8 +28,8 @@ from lake_assets.incremental.erasure.certificate import (
 def certify(
     catalog: Catalog,
     subject: str,
-    value: str,
-    *,
+    *values: str,
+    columns: Collection[str] = (),
     beside: Sequence[FileSource] = (),
     progress: ProgressCallback = lambda done, size: None,
 ) -> Certificate:
@@ -38,14 +38,15 @@ def certify(
     Args:
         catalog: Its warehouse and all its tables are searched.
         subject: What the id identifies, such as account.
-        value: The id.
+        values: The id, as its columns have it: see `erasures.spellings`.
+        columns: The columns of the subject, whose values are compared as a whole. Elsewhere the id counts as a word.
         beside: Other files to search.
         progress: Called after each file.
 
     Raises:
         UsageError: The id is empty.
     """
-    matcher = matcher_for(value, name=subject)
+    matcher = matcher_for(*values, name=subject, columns=columns)
     tables = _all_tables(catalog)
     warehouse = catalog.properties["warehouse"]
     locations = [warehouse, *(table.location() for table in tables)]

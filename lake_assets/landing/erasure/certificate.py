@@ -30,6 +30,8 @@ class LandedFiles(FileSource):
         entries: Zone and name of each file in the manifest → its entry.
     """
 
+    id_columns = ("key",)  # of a message: an id, or nothing that an erasure could take for one
+
     def __init__(self, location: str, entries: Mapping[tuple[str, str], Entry]) -> None:
         super().__init__(location)
         self.entries = entries

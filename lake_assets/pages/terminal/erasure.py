@@ -18,6 +18,11 @@ from lake_assets.pages.terminal import serving
 from lake_assets.pages.terminal.render import Part, failed, faint, show, succeeded, warning
 from lake_assets.serving.erasure.erase import OutdatedSegments
 
+_OF_TEXTS = (
+    "An erasure deletes rows by their columns of ids. Change or delete this text where it comes from, or add the "
+    "column to the subject; then erase again."
+)
+
 _REFERENCES = {
     "quarantine": "in quarantine",
     "not known": "no ZooKeeper runs, so it is not known whether readers see it",
@@ -76,6 +81,9 @@ def certificate(found: Certificate) -> Iterator[Part]:
     for finding in found.findings:
         yield failed(_finding(finding))
         yield f"  {finding.path}"
+        if finding.text:
+            yield f"  a text that names it: {finding.text}"
+            yield f"  → {_OF_TEXTS}"
     if found.undecoded:
         yield warning(f"! {len(found.undecoded)} files could not be decoded and were searched as bytes")
     searched = f"{found.files:,} files searched, {found.bytes:,} bytes"
@@ -104,6 +112,8 @@ def progress_bar(*, shown: bool) -> Iterator[ProgressCallback]:
 
 def _of_tables(done: ErasureReport) -> Iterator[Part]:
     who = f"the {done.subject}" if done.subject else "subjects that were erased before"
+    if done.ids > 1:
+        who = f"{done.ids:,} ids of the subject {done.subject}"
     counts = [f"{count:,} rows of {table}" for table, count in sorted(done.rows.items())]
     if done.quarantined:
         counts.append(f"{done.quarantined:,} rows of quarantine")
@@ -120,4 +130,5 @@ def _of_tables(done: ErasureReport) -> Iterator[Part]:
 
 def _finding(found: Finding) -> str:
     reference = _REFERENCES.get(found.referenced, f"referenced by {found.referenced}")
-    return f"{found.table or 'no table'}: {found.kind}, {found.occurrences:,} times, {reference}"
+    column = f" in {found.column}" if found.column else ""
+    return f"{found.table or 'no table'}: {found.kind}, {found.occurrences:,} times{column}, {reference}"

@@ -49,8 +49,9 @@ def test_rows_bounds_and_what_refers_to_them(catalog: Catalog) -> None:
 
 def test_a_head_without_entries_of_deleted_files_tells_no_bounds_of_deleted_files(catalog: Catalog) -> None:
     landed(catalog, WHO, "account-2", "account-3")
-    before = iceberg.load(catalog, "raw.signups").scan().count()
-    assert delete_rows(catalog, "raw.signups", holds(["account_id"], WHO)) == 1
+    signups = iceberg.load(catalog, "raw.signups")
+    before = signups.scan().count()
+    assert delete_rows(catalog, "raw.signups", holds(signups.schema(), ["account_id"], [WHO])) == 1
     assert ("raw.signups", "manifest", 1, "main") in found(catalog)
     assert drop_deleted_entries(catalog, "raw.signups")
     table = iceberg.load(catalog, "raw.signups")

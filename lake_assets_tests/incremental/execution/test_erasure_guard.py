@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING
+from decimal import Decimal
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pytest
@@ -13,11 +14,21 @@ from pyiceberg.schema import Schema
 from pyiceberg.types import NestedField, StringType, TimestampType
 
 from lake_assets.base.hours import hour_start
-from lake_assets.incremental.declaration import Pipeline, RawTable
+from lake_assets.incremental.declaration import Pipeline, RawTable, Subject
 from lake_assets.incremental.engine import iceberg
-from lake_assets.incremental.engine.erasures import ERASURE, ErasureGuard, Erasures, KeyedHash, create_table, holders
+from lake_assets.incremental.engine.erasures import (
+    ERASURE,
+    ErasureGuard,
+    Erasures,
+    KeyedHash,
+    create_table,
+    holders,
+    spellings,
+)
 from lake_assets.incremental.engine.model import NoSession, SessionPlan, SourceRange
 from lake_assets.incremental.engine.publish import main_id
+from lake_assets.incremental.engine.retention import drop_deleted_entries
+from lake_assets.incremental.erasure.table_files import certify
 from lake_assets.membership import PIPELINE
 from lake_assets.membership.raw import RAW, SIGNUPS
 from lake_assets_tests.incremental.scenario import START, signup
@@ -115,6 +126,50 @@ def test_a_plan_of_which_history_does_not_show_what_was_read_is_searched_as_a_wh
     unknown = bad + 1
     assert guard.delete_erased_rows(plan_of(unknown, bad))
     assert left(guard) == set()
+
+
+@pytest.mark.parametrize(
+    ("kind", "gone", "stays", "named"),
+    [
+        ("string", "u7", "u7 ", "u7"),
+        ("int", 7, 70, "7"),
+        ("long", 2**60, 2**60 + 1, str(2**60)),
+        ("decimal(9, 2)", Decimal("7.50"), Decimal("70.50"), "7.500"),
+    ],
+)
+def test_an_id_of_any_type_is_deleted_and_certified(
+    catalog: Catalog, kind: str, gone: object, stays: object, named: str
+) -> None:
+    """Whichever column of the subject has it, and also if the others, or when it landed, are null."""
+    columns = {"person": kind, "friend": kind, "seen_at": "timestamptz"}
+    raw = RawTable("raw.people", columns, time_column="seen_at", feed=False)
+    subject = Subject("person", ("person", "friend"))
+    pipeline = Pipeline(raw=(raw,), targets=(), start=PIPELINE.start, subjects=(subject,))
+    iceberg.create_raw(catalog, raw)
+    create_table(catalog)
+    guard = ErasureGuard(catalog, pipeline, Erasures(catalog, key=lambda: b"key"))
+    table = iceberg.load(catalog, raw.table)
+    schema = schema_to_pyarrow(table.schema(), include_field_ids=False)
+    people = [(gone, None), (stays, gone), (None, gone), (stays, None), (stays, stays), (None, None)]
+    rows: dict[str, list[Any]] = {name: [None] * len(people) for name in schema.names}
+    rows["seen_at"] = [BEFORE] * len(people)
+    for place, column in enumerate(subject.columns):
+        rows[column] = [pair[place] for pair in people]
+    table.append(pa.table(rows, schema=schema))
+
+    ids = spellings(catalog, pipeline, subject, [named])
+    found = certify(catalog, "person", *ids, columns=subject.columns)
+    assert {(each.table, each.kind) for each in found.findings} >= {("raw.people", "data")}
+    guard.erasures.record("person", ids, "requested", erased_at=ERASED_AT, now=AFTER)
+    assert guard.sweep() == {"raw.people": 3}
+    assert guard.sweep() == {}
+    left = iceberg.load(catalog, "raw.people").scan().to_arrow().select(subject.columns).to_pylist()
+    assert [(each["person"], each["friend"]) for each in left] == people[3:]
+    drop_deleted_entries(catalog, "raw.people")
+    expired = certify(catalog, "person", *ids, columns=subject.columns)
+    assert "main" not in {each.referenced for each in expired.findings}
+    others = spellings(catalog, pipeline, subject, [str(stays)])
+    assert not certify(catalog, "person", *others, columns=subject.columns).nowhere
 
 
 def test_a_file_may_have_thousands_of_ids_that_were_erased_at_many_times(guard: ErasureGuard) -> None:

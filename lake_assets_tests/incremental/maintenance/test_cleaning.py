@@ -39,7 +39,7 @@ def folder(catalog: Catalog) -> Path:
 def test_only_what_no_version_needs_is_removed(catalog: Catalog) -> None:
     landed(catalog, "a-1", "a-2")
     landed(catalog, "a-3")
-    delete_rows(catalog, NAME, holds(["account_id"], "a-1"))
+    delete_rows(catalog, NAME, holds(iceberg.load(catalog, "raw.signups").schema(), ["account_id"], ["a-1"]))
     drop_deleted_entries(catalog, NAME)
     table = iceberg.load(catalog, NAME)
     kept = table.metadata.snapshots[0].snapshot_id

@@ -1,0 +1,142 @@
+"""An id is one thing: what an erasure deletes is what the certificate looks for, whatever other ids there are."""
+
+from __future__ import annotations
+
+import json
+from decimal import Decimal
+from typing import Any
+
+import pytest
+
+from lake_assets_tests.doors.lake_door import LakeDoor
+
+TABLES = """
+from lake_assets import Pipeline, RawTable, Rule, Source, Stateless, Subject, audits, incremental_asset
+
+COLUMNS = {
+    "visit_id": "string", "account_id": "string", "member_no": "long", "cart_no": "decimal(12, 2)", "note": "string",
+    "amount": "long", "seen_at": "timestamptz",
+}
+RAW = RawTable("raw.visits", COLUMNS, time_column="seen_at", feed=False)
+SOURCE = Source("raw.visits", time_column="seen_at", key="visit_id", rules=[Rule("negative", "amount < 0")])
+
+
+@incremental_asset(mode=Stateless(), sources=[SOURCE], key="visit_id", time_column="seen_at", columns=COLUMNS)
+def visit_fact(session, visits):
+    return visits.select(*COLUMNS)
+
+
+PIPELINE = Pipeline(
+    raw=(RAW,),
+    targets=(visit_fact,),
+    start="2026-01-01-00:00",
+    subjects=(
+        Subject("account", ("account_id",)), Subject("member", ("member_no",)), Subject("cart", ("cart_no",)),
+    ),
+)
+"""
+
+HEADER = "visit_id,account_id,member_no,cart_no,note,amount,seen_at"
+ALIKE = ("u7", "u7 ", " u7", "u7x", "U7", "u70", "call u7 now", "u7/8", '{""account_id"": ""u7 ""}')
+"""As cells of CSV."""
+
+
+def visits(*accounts: str, amount: int = 1, numbers: tuple[int, ...] = (), hour: int = 0, note: str = "") -> str:
+    lines = [HEADER]
+    for n, account in enumerate(accounts):
+        number = numbers[n] if numbers else 1000 + n
+        lines.append(f'v{hour}-{n},"{account}",{number},{number}.50,{note},{amount},2026-01-01T{hour:02}:05:00.{n:03}Z')
+    return "\n".join([*lines, ""])
+
+
+@pytest.fixture
+def shop(lake: LakeDoor) -> LakeDoor:
+    lake.declare_in_python(TABLES)
+    lake("init")
+    return lake
+
+
+def accounts(lake: LakeDoor, table: str = "core.visit_fact") -> set[str]:
+    return set(lake.values(table, "account_id"))
+
+
+def certified(lake: LakeDoor, subject: str, value: str) -> list[dict[str, Any]]:
+    """What the certificate finds. Its exit code is 1 if that is anything."""
+    done = lake.run("erasure", "certify", subject, value, "--json")
+    found: dict[str, Any] = json.loads(done.out)
+    assert done.code == int(bool(found["findings"])), done.text
+    assert value not in done.text or subject != "account" or len(value) < 4, "no id is printed"
+    findings: list[dict[str, Any]] = found["findings"]
+    return findings
+
+
+def test_ids_that_are_alike_are_others_wherever_they_are(shop: LakeDoor) -> None:
+    shop.land("raw.visits", visits(*ALIKE))
+    shop.land("raw.visits", visits(*ALIKE, amount=-1, hour=1), through="2026-01-01-01:00")
+    shop("catch-up")
+    left = accounts(shop) - {"u7"}
+    assert len(left) == len(ALIKE) - 1
+    (first, *_) = [each for each in certified(shop, "account", "u7") if each["kind"] == "data"]
+    assert (first["table"], first["column"], first["text"]) == ("core.visit_fact", "account_id", "")
+
+    done = shop.json("erase", "account", "u7")
+    assert (done["rows"], done["quarantined"]) == ({"raw.visits": 2}, 1)
+    assert accounts(shop) == accounts(shop, "raw.visits") == left
+    assert len(shop.rows("etl.quarantine")) == len(ALIKE) - 1
+    assert certified(shop, "account", "u7") == []
+    assert certified(shop, "account", "u70") != []
+    assert shop.json("erase", "account", "u7")["found"] is False, "the same again finds nothing"
+
+    # It lands again, and is deleted before a session reads it; a blank is refused, or is a part of the id.
+    shop.land("raw.visits", visits("u7", "u7 ", hour=2), through="2026-01-01-02:00")
+    shop("catch-up")
+    assert accounts(shop) == left
+    shop("erase", "--sweep")
+    assert certified(shop, "account", "u7") == []
+    assert "LAKE_BLANK_IDS" in shop.refused("erase", "account", "u7 ")
+    shop.environment["LAKE_BLANK_IDS"] = "true"
+    shop("erase", "account", "u7 ")
+    assert accounts(shop) == left - {"u7 "}
+    assert [each["table"] for each in certified(shop, "account", "u7 ")] == []
+
+
+def test_a_number_is_an_id_and_no_part_of_another(shop: LakeDoor) -> None:
+    numbers = (7, 70, 700, 17, 2026, 1)
+    shop.land("raw.visits", visits(*"abcdef", numbers=numbers, note="7 of 70"), through="2026-01-01-00:00")
+    shop("catch-up")
+    for number in (7, 1):
+        assert certified(shop, "member", str(number)) != []
+        shop("erase", "member", str(number))
+        assert certified(shop, "member", str(number)) == []
+    assert set(shop.values("core.visit_fact", "member_no")) == {17, 2026, 70, 700}
+    assert certified(shop, "cart", "70.50") != [], "whatever its zeros"
+    shop("erase", "cart", "70.500")
+    assert certified(shop, "cart", "70.5") == []
+    assert set(shop.values("core.visit_fact", "cart_no")) == {Decimal(f"{n}.50") for n in (17, 700, 2026)}
+    for subject, value in (("member", "u7"), ("member", "07"), ("member", "1" * 30), ("cart", "1.005")):
+        assert "can hold such an id" in shop.refused("erase", subject, value)
+        assert "can hold such an id" in shop.refused("erasure", "certify", subject, value)
+
+
+def test_the_ids_of_a_file_are_erased_at_once_and_a_text_that_names_one_is_shown(shop: LakeDoor) -> None:
+    names = [f"person-{n:04}" for n in range(1000)]
+    shop.land("raw.visits", visits(*names, "kept", "person-00001"), through="2026-01-01-00:00")
+    shop.land("raw.visits", visits("kept", hour=1, note="thanks to person-0007"), through="2026-01-01-01:00")
+    shop("catch-up")
+    listed = "\r\n".join(["", *names, "  ", names[3], ""])
+    file = shop.write("ids.txt", b"\xef\xbb\xbf" + listed.encode())
+    done = shop.json("erase", "account", "--from", file)
+    assert (done["ids"], done["rows"]) == (1000, {"raw.visits": 1000})
+    assert accounts(shop) == {"kept", "person-00001"}
+    assert certified(shop, "account", "person-0000") == []
+    found = certified(shop, "account", "person-0007")
+    data = [each for each in found if each["kind"] == "data"]
+    assert {(each["column"], each["text"]) for each in data} == {("note", "thanks to (id)")}
+    assert "Change or delete this text" in shop.run("erasure", "certify", "account", "person-0007").out
+
+    for wrong, why in (("undefined", "nobody's id"), (" NULL", "nobody's id"), ("", "is empty"), ("a ", "blank")):
+        assert why in shop.refused("erase", "account", wrong)
+    assert "line 2" in shop.refused("erase", "account", "--from", shop.write("ids.txt", "a\nanonymous\n"))
+    assert "has no id" in shop.refused("erase", "account", "--from", shop.write("ids.txt", "\n\n"))
+    assert "--from FILE" in shop.refused("erase", "account")
+    shop("erase", "account", "undefined", LAKE_NO_IDS="nobody")
