@@ -7,18 +7,22 @@ backfill. All use of Dagster's backfills is here: if an upgrade changes them, Da
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Collection
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import dagster as dg
-from dagster._core.definitions.assets.graph.asset_graph import AssetGraph
-from dagster._core.definitions.assets.graph.asset_graph_subset import AssetGraphSubset
-from dagster._core.execution.asset_backfill import AssetBackfillData
-from dagster._core.execution.backfill import BulkActionStatus
-from dagster_shared.check import CheckError
+
+if TYPE_CHECKING:
+    from dagster._core.definitions.assets.graph.asset_graph import AssetGraph
+    from dagster._core.execution.asset_backfill import AssetBackfillData
+
+log = logging.getLogger(__name__)
 
 BACKFILL_TAG = "dagster/backfill"
+REQUESTED = "REQUESTED"
+"""Status of a backfill that goes on."""
 
 LOOKS = 5
 LOOK_SECONDS = 0.5
@@ -31,10 +35,17 @@ def leave_out_of_backfill(context: dg.AssetExecutionContext, key: dg.AssetKey, p
     if backfill_id is None or not partitions:
         return
     try:
-        graph = context.repository_def.asset_graph
-    except CheckError:  # the run was started as a function, which knows the assets of its own job alone
-        graph = context.job_def.asset_layer.asset_graph
-    leave_out(context.instance, backfill_id, key, partitions, graph=graph, in_run=context.run.asset_selection or ())
+        graph = _graph(context)
+        leave_out(context.instance, backfill_id, key, partitions, graph=graph, in_run=context.run.asset_selection or ())
+    except (AttributeError, TypeError) as error:
+        log.warning("The backfill may end as failed, though nothing failed: this Dagster has other names (%s).", error)
+
+
+def _graph(context: dg.AssetExecutionContext) -> Any:
+    try:
+        return context.repository_def.asset_graph
+    except Exception:  # the run was started as a function, which knows the assets of its own job alone
+        return context.job_def.asset_layer.asset_graph
 
 
 def leave_out(
@@ -61,7 +72,7 @@ def leave_out(
     """
     for _ in range(LOOKS):
         backfill = instance.get_backfill(backfill_id)
-        if backfill is None or backfill.status is not BulkActionStatus.REQUESTED:
+        if backfill is None or backfill.status.value != REQUESTED:
             return
         data = backfill.asset_backfill_data
         if data is None or not _asks_for(data, key, partitions):
@@ -86,7 +97,7 @@ def _without(
     """Return what a backfill asks for without some partitions of an asset. in_run: the assets of the same run."""
     asked: Any = data.target_subset.partitions_subsets_by_asset_key[key]
     waiting = asked.partitions_def.subset_with_partition_keys([each for each in partitions if each in asked])
-    left = AssetGraphSubset.create_empty_subset()._replace(partitions_subsets_by_asset_key={key: waiting})
+    left = type(data.target_subset).create_empty_subset()._replace(partitions_subsets_by_asset_key={key: waiting})
     target, requested = data.target_subset - left, data.requested_subset - left
     skipped, gone = {key}, set()
     for each in graph.toposorted_asset_keys:
