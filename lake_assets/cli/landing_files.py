@@ -16,11 +16,11 @@ from lake_assets.pages.terminal.render import render
 from lake_assets.settings import settings
 
 if TYPE_CHECKING:
+    from lake_assets.incremental.operations.health import Problem
     from lake_assets.landing.consume.deletions import Scrub
     from lake_assets.landing.consume.messages import Feed
     from lake_assets.landing.landing_service import LandingService
     from lake_assets.landing.manifest.zone_writer import ZoneWriter
-    from lake_assets.landing.operations.problems import Problem
 
 CORES = os.cpu_count() or 1
 BYTES_PER_MB = 1 << 20
@@ -116,9 +116,10 @@ def verify(
     from lake_assets.pages.terminal import landing as views
 
     writers = open_zones(zones)
-    dead = [problem for problem in landing_problems(ask_kafka=False) if problem.kind == "dead_letters"]
-    too_many = [problem for problem in dead if problem.level == "error"]
-    beside = [Finding("both", found.where, found.what.rstrip("."), found.remedy) for found in too_many]
+    found_problems = landing_problems(ask_kafka=False)
+    few = [problem for problem in found_problems if problem.kind == "few_dead_letters"]
+    too_many = [problem for problem in found_problems if problem.kind == "dead_letters"]
+    beside = [Finding("both", found.target, found.what.rstrip("."), found.remedy) for found in too_many]
     with progress_bar("Reading") as progress:
         found = verify(
             writers[0].manifest,
@@ -130,9 +131,8 @@ def verify(
             beside=beside,
         )
     render(found, views.verified, as_json=as_json)
-    for problem in dead if not as_json else ():
-        if problem.level == "warning":
-            typer.echo(f"{problem.what}\n  → {problem.remedy}")
+    for problem in few if not as_json else ():
+        typer.echo(f"{problem.what}\n  → {problem.remedy}")
     if found.findings:
         sys.exit(1)
 

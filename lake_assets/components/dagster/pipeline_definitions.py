@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import dagster as dg
 
-from lake_assets.connections.addresses import dagster_folder
+from lake_assets.connections.addresses import dagster_folder, kafka_address
+from lake_assets.connections.catalog import open_catalog
 from lake_assets.incremental.dagster.sensors import SensorTiming
 from lake_assets.incremental.dagster.watch.maintenance_assets import maintenance_definitions
 from lake_assets.incremental.dagster.watch.run_retention_assets import run_retention_definitions
@@ -14,7 +17,10 @@ from lake_assets.incremental.declaration import Pipeline
 from lake_assets.incremental.engine.engine import utc_now
 from lake_assets.incremental.from_settings import maintenance_policy
 from lake_assets.incremental.operations.alerts import Webhook
+from lake_assets.incremental.operations.health import Problem
+from lake_assets.landing.consume.messages import feeds
 from lake_assets.landing.erasure.erase import erases_landed
+from lake_assets.landing.operations.problems import problems
 from lake_assets.settings import Settings
 
 
@@ -45,6 +51,7 @@ def watching_definitions(pipeline: Pipeline, settings: Settings) -> dg.Definitio
             pipeline,
             clock=utc_now,
             webhook=webhook,
+            elsewhere=partial(_landing_problems, pipeline, settings),
         ),
         verification_definitions(
             pipeline,
@@ -53,6 +60,14 @@ def watching_definitions(pipeline: Pipeline, settings: Settings) -> dg.Definitio
             cron=settings.verify_cron,
         ),
     )
+
+
+def _landing_problems(pipeline: Pipeline, settings: Settings) -> list[Problem]:
+    """Return what is wrong with landing now."""
+    declared = feeds(pipeline, prefix=settings.landing_prefix, max_bytes=settings.landing_message_bytes)
+    if not declared:
+        return []
+    return problems(settings, declared, now=utc_now(), catalog=open_catalog(settings), servers=kafka_address(settings))
 
 
 def timing_of(settings: Settings) -> SensorTiming:

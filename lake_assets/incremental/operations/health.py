@@ -37,18 +37,29 @@ Kind = Literal[
     "not_equal",
     "hours_skipped",
     "other_code",
+    "zone_gone",
+    "zone_behind",
+    "partition_stopped",
+    "files_differ",
+    "not_landed",
+    "dead_letters",
+    "few_dead_letters",
 ]
 
-WARNINGS = ("hours_skipped", "other_code")
-"""Kinds that somebody may want so: by a catch-up threshold, or because former hours are to stay as they are."""
+OF_LANDING = ("zone_gone", "zone_behind", "partition_stopped", "files_differ", "not_landed", "dead_letters")
+"""Kinds of problems of landing, which are found by its own code, without warnings."""
+
+WARNINGS = ("hours_skipped", "other_code", "few_dead_letters")
+"""Kinds that somebody may want so: by a catch-up threshold, because former hours are to stay as they are, or because
+some senders always err."""
 
 
 @dataclass(frozen=True)
 class Problem:
-    """What is wrong with a target. An alert is this, as JSON.
+    """What is wrong with a target, or with landing. An alert is this, as JSON.
 
     Attributes:
-        target: The target's table.
+        target: The target's table; the zone or the topic that is landed.
         kind: The kind of problem.
         what: The problem, as a sentence.
         remedy: What to do, as a sentence.

@@ -8,17 +8,16 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 from confluent_kafka import TopicPartition
 from confluent_kafka.admin import OffsetSpec
 
-from lake_assets.base.findings import Level
 from lake_assets.base.hours import milliseconds
 from lake_assets.connections.kafka import END, asking, offsets
 from lake_assets.errors import ServiceError
+from lake_assets.incremental.operations.health import Kind, Problem
 from lake_assets.landing.consume.idle_spans import idle_spans, with_idle
 from lake_assets.landing.consume.kafka_reader import existing_partitions
 from lake_assets.landing.consume.messages import Feed
@@ -39,28 +38,7 @@ if TYPE_CHECKING:
     from lake_assets.landing.manifest.store import Manifest
     from lake_assets.settings import Settings
 
-Kind = Literal["zone_gone", "zone_behind", "partition_stopped", "files_differ", "dead_letters", "not_landed"]
-
 RUN = "Start what lands it: `lake up`, or `lake landing run`"
-
-
-@dataclass(frozen=True)
-class Problem:
-    """One thing that is wrong.
-
-    Attributes:
-        kind: What kind of problem it is.
-        where: The zone, or the topic and the zone or partition.
-        what: The problem, as a sentence.
-        remedy: What to do, as a sentence.
-        level: How bad it is: a few dead letters are a warning.
-    """
-
-    kind: Kind
-    where: str
-    what: str
-    remedy: str
-    level: Level = "error"
 
 
 def problems(
@@ -92,10 +70,10 @@ def problems(
         mismatch = ZoneWriter(zone, manifest).storage_problem()
         if mismatch is not None:
             gone.add(zone.name)
-            found.append(Problem("zone_gone", f"zone {zone.name}", mismatch.problem, mismatch.remedy))
+            found.append(Problem(f"zone {zone.name}", "zone_gone", mismatch.problem, mismatch.remedy))
     for stop in Stops(manifest).all():
         where = f"{stop.topic} partition {stop.partition}, zone {stop.zone}"
-        found.append(Problem("partition_stopped", where, f"{where}, has stopped: {stop.problem}", stop.remedy))
+        found.append(Problem(where, "partition_stopped", f"{where}, has stopped: {stop.problem}", stop.remedy))
     entries = manifest.entries(stages=CURRENT_STAGES, verdicts=ALL_VERDICTS)
     found += _differing(entries)
     found += _behind(entries, gone, now=now, deadline=deadline)
@@ -103,8 +81,8 @@ def problems(
         assert catalog is not None
         letters = dead_letters(manifest, zones, catalog, feed, limit=settings.landing_dead_letter_share)
         if letters.unsettled or letters.over_limit:
-            level: Level = "error" if letters.over_limit else "warning"
-            found.append(Problem("dead_letters", feed.topic, letters.sentence, letters.remedy, level))
+            kind: Kind = "dead_letters" if letters.over_limit else "few_dead_letters"
+            found.append(Problem(feed.topic, kind, letters.sentence, letters.remedy))
     if servers is not None:
         with suppress(ServiceError):  # whether Kafka answers is told elsewhere
             found += _not_landed(manifest, servers, feeds, gone, before=now - deadline)
@@ -113,8 +91,8 @@ def problems(
 
 def _manifest_gone(settings: Settings, count: int) -> Problem:
     return Problem(
-        "zone_gone",
         "the manifest",
+        "zone_gone",
         f"The manifest {settings.landing_manifest_address} is gone, and {settings.landing_folder} has {count:,} landed "
         "files.",
         "Restore it from a backup, or correct LAKE_LANDING_MANIFEST_URI.",
@@ -128,7 +106,7 @@ def _differing(entries: Iterable[Entry]) -> Iterator[Problem]:
             counts[parse_shard(entry.file.shard).topic, entry.file.zone] += 1
     for (topic, zone), count in sorted(counts.items()):
         what = f"{count:,} files of {topic} in zone {zone} differ from those of the other zone, and are in quarantine."
-        yield Problem("files_differ", f"{topic}, zone {zone}", what, "Decide on them: `lake landing quarantine list`.")
+        yield Problem(f"{topic}, zone {zone}", "files_differ", what, "Decide on them: `lake landing quarantine list`.")
 
 
 def _behind(entries: Sequence[Entry], gone: set[str], *, now: datetime, deadline: timedelta) -> Iterator[Problem]:
@@ -154,12 +132,12 @@ def _behind(entries: Sequence[Entry], gone: set[str], *, now: datetime, deadline
                 since = min(entry.added_at for entry in missing)
                 what = f"Zone {other} has not landed {len(missing):,} files of {topic} that zone {zone} has since "
                 what += f"{since:%Y-%m-%d %H:%M:%S} UTC."
-                yield Problem("zone_behind", where, what, f"{RUN}.")
+                yield Problem(where, "zone_behind", what, f"{RUN}.")
             elif len(missing) < len(waiting):
                 what = f"{len(waiting):,} files of {topic} in zone {zone} cannot be compared: zone {other} has these "
                 what += "offsets in other files, or scrubbed for other requests."
                 remedy = "Run `lake landing compact` and `lake erase --sweep`; `lake landing verify` names the files."
-                yield Problem("zone_behind", f"{topic}, zone {zone}", what, remedy)
+                yield Problem(f"{topic}, zone {zone}", "zone_behind", what, remedy)
 
 
 def _lies_beyond(entry: Entry, ends: dict[int, int]) -> bool:
@@ -198,4 +176,4 @@ def _not_landed(
             if waiting:
                 what = f"Zone {zone} has not landed {waiting:,} offsets of {topic} that Kafka has since "
                 what += f"{before:%Y-%m-%d %H:%M:%S} UTC or longer."
-                yield Problem("not_landed", f"{topic}, zone {zone}", what, f"{RUN}.")
+                yield Problem(f"{topic}, zone {zone}", "not_landed", what, f"{RUN}.")

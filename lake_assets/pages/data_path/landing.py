@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from lake_assets.incremental.engine.engine import Engine
+from lake_assets.incremental.operations.health import Problem
 from lake_assets.incremental.operations.overview import Overview
 from lake_assets.landing.consume.lag import Offsets, lag
 from lake_assets.landing.files.offset_ranges import next_offsets
@@ -15,7 +16,7 @@ from lake_assets.landing.files.sharding import parse_shard
 from lake_assets.landing.loading.progress import progress_of
 from lake_assets.landing.manifest.schema import ALL_VERDICTS, Entry, Verdict
 from lake_assets.landing.manifest.store import Manifest, has_landed, open_manifest
-from lake_assets.landing.operations.problems import Problem, problems
+from lake_assets.landing.operations.problems import problems
 from lake_assets.landing.operations.quarantine import quarantined
 from lake_assets.landing.topics.ledger import Ledger
 from lake_assets.pages.data_path.kafka import KafkaState
@@ -54,7 +55,7 @@ class LandingState:
         """Yield what is wrong, then the state of each zone of each topic."""
         for problem in self.problems:
             if problem.level == "error":
-                yield Fact(problem.where, "", problem.what, bad=True, remedy=problem.remedy)
+                yield Fact(problem.target, "", problem.what, bad=True, remedy=problem.remedy)
         for (topic, zone), entries in self.entries.items():
             yield self._zone(topic, zone, entries, self._ends_in_kafka(topic))
 
@@ -102,7 +103,7 @@ class LandingState:
         now = self.engine.clock()
         verdicts = Counter(entry.verdict for entry in entries)
         not_landed = lag(in_kafka, _landed(entries), None, now=now).messages
-        bad = any(problem.where in (what, f"zone {zone}") for problem in self.problems)
+        bad = any(problem.target in (what, f"zone {zone}") for problem in self.problems)
         last = max(entry.added_at for entry in entries)
         return Fact(
             what,

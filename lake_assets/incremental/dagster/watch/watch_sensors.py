@@ -5,7 +5,7 @@ again. A tick that dies after a delivery sends the alert twice: an alert is deli
 """
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import asdict, replace
 from datetime import datetime, timedelta
 
@@ -35,7 +35,7 @@ from lake_assets.incremental.engine.engine import Engine
 from lake_assets.incremental.engine.model import NoSession, SessionPlan
 from lake_assets.incremental.operations.alerts import Webhook
 from lake_assets.incremental.operations.freshness import Freshness, freshness, with_max_delay
-from lake_assets.incremental.operations.health import Problem, health
+from lake_assets.incremental.operations.health import OF_LANDING, Problem, health
 from lake_assets.incremental.operations.inputs import Inputs, TargetInputs
 
 TICK_SECONDS = 30
@@ -82,14 +82,27 @@ def freshness_sensor(pipeline: Pipeline, clock: Clock) -> dg.SensorDefinition:
     )
 
 
-def alerts_sensor(pipeline: Pipeline, webhook: Webhook, clock: Clock) -> dg.SensorDefinition:
-    """Return a sensor that sends each problem once, and once that it is over. `alerts` lists the problems."""
+Elsewhere = Callable[[], Iterable[Problem]]
+"""Returns the problems of landing. Raises `LakeError` if nobody can tell."""
+
+
+def alerts_sensor(
+    pipeline: Pipeline, webhook: Webhook, clock: Clock, elsewhere: Elsewhere = tuple
+) -> dg.SensorDefinition:
+    """Return a sensor that sends each problem once, and once that it is over.
+
+    `alerts` lists the problems of targets, and `elsewhere` those of landing.
+    """
     calm = CalmTargets(pipeline)
 
     def evaluate(context: dg.SensorEvaluationContext) -> dg.SensorResult:
         engine = Engine(context.resources.iceberg.catalog(), pipeline, clock=clock)
         due = {problem.key: problem for problem in alerts(engine, context.instance, calm)}
         reported = _reported(context.cursor)
+        try:
+            due |= {problem.key: problem for problem in elsewhere() if problem.level == "error"}
+        except LakeError:  # nobody knows what is over
+            due |= {key: problem for key, problem in reported.items() if problem.kind in OF_LANDING}
         unsent = {key: problem for key, problem in due.items() if key not in reported}
         # Of a target that cannot be planned nobody knows what else is over.
         unknown = {problem.target for problem in due.values() if problem.kind == "cannot_plan"}
@@ -242,7 +255,9 @@ def _last_run(instance: dg.DagsterInstance, session_id: str) -> str | None:
     return records[0].dagster_run.run_id if records else None
 
 
-def watch_definitions(pipeline: Pipeline, *, clock: Clock, webhook: Webhook | None) -> dg.Definitions:
+def watch_definitions(
+    pipeline: Pipeline, *, clock: Clock, webhook: Webhook | None, elsewhere: Elsewhere = tuple
+) -> dg.Definitions:
     """Return the checks that a sensor reports while nothing runs, and alerts if there is a webhook.
 
     Each target has a check of its table; a target with a `max_delay` also has one of its freshness.
@@ -256,7 +271,7 @@ def watch_definitions(pipeline: Pipeline, *, clock: Clock, webhook: Webhook | No
     if with_checks:
         sensors.append(freshness_sensor(pipeline, clock))
     if webhook and pipeline.targets:
-        sensors.append(alerts_sensor(pipeline, webhook, clock))
+        sensors.append(alerts_sensor(pipeline, webhook, clock, elsewhere))
     checks = [intact_check(pipeline, target, clock) for target in pipeline.targets]
     checks += [freshness_check(pipeline, target, clock) for target in with_checks]
     return dg.Definitions(asset_checks=checks, sensors=sensors)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from types import SimpleNamespace
@@ -14,6 +14,7 @@ import pytest
 from dagster._core.definitions.sensor_definition import SensorExecutionData
 
 from lake_assets.base.hours import hour_key
+from lake_assets.errors import ServiceError
 from lake_assets.incremental.dagster.asset_specs import asset_key
 from lake_assets.incremental.dagster.assets import incremental_definitions
 from lake_assets.incremental.dagster.session_runs import CODE_VERSION_TAG, SESSION_TAG
@@ -23,6 +24,7 @@ from lake_assets.incremental.engine.engine import Engine
 from lake_assets.incremental.engine.iceberg import COMPLETE_THROUGH
 from lake_assets.incremental.engine.model import Committed, SessionPlan, Waiting
 from lake_assets.incremental.operations.alerts import Webhook
+from lake_assets.incremental.operations.health import Problem
 from lake_assets_tests.incremental.clicks import (
     CLICKS,
     START,
@@ -56,6 +58,7 @@ class Watch:
     instance: dg.DagsterInstance
     hook: Receiver
     now: datetime = field(default_factory=lambda: at(0))
+    elsewhere: Callable[[], list[Problem]] = list
 
     def __post_init__(self) -> None:
         handed = {"iceberg": SimpleNamespace(catalog=lambda: self.catalog), "spark": None}
@@ -63,7 +66,7 @@ class Watch:
         webhook = Webhook(self.hook.url, wait=0.01)
         definitions = dg.Definitions.merge(
             incremental_definitions(CLICKS, clock=self.clock, end=hour_key(START + 20)),
-            watch_definitions(PIPELINE, clock=self.clock, webhook=webhook),
+            watch_definitions(PIPELINE, clock=self.clock, webhook=webhook, elsewhere=lambda: self.elsewhere()),
             dg.Definitions(resources=resources),
         )
         self.daemon = InProcessDaemon(PIPELINE, self.instance, definitions.get_repository_def(), dict(resources))
@@ -163,6 +166,23 @@ def test_that_a_problem_is_over_is_sent_once_although_the_receiver_was_down(watc
     watch.hook.statuses = [200]
     assert [alert["kind"] for alert in watch.alerts("over")] == ["not_fresh"]
     assert watch.alerts("over") == []
+
+
+def test_a_problem_of_landing_is_told_once_and_that_it_is_over(watch: Watch) -> None:
+    gone = Problem("zone b", "zone_gone", "The files of zone b are gone.", "Mount the folder.")
+    few = Problem("orders", "few_dead_letters", "orders has 1 dead letters.", "Look at them.")
+    watch.elsewhere = lambda: [gone, few]
+    (alert,) = watch.alerts()
+    assert (alert["target"], alert["kind"], alert["remedy"]) == ("zone b", "zone_gone", "Mount the folder.")
+    assert watch.alerts() == []
+
+    def nobody_knows() -> list[Problem]:
+        raise ServiceError("The manifest cannot be opened.", remedy="Start it.")
+
+    watch.elsewhere = nobody_knows
+    assert watch.alerts("over") == []
+    watch.elsewhere = list
+    assert [(over["target"], over["kind"]) for over in watch.alerts("over")] == [("zone b", "zone_gone")]
 
 
 def test_a_problem_that_comes_back_before_its_end_was_sent_is_not_sent_again(watch: Watch) -> None:
