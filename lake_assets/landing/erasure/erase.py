@@ -23,14 +23,12 @@ from lake_assets.incremental.engine.erasures import Erasure
 from lake_assets.incremental.erasure.erase import GRACE, Elsewhere
 from lake_assets.landing.consume.deletions import Scrub
 from lake_assets.landing.consume.messages import Feed, feeds
-from lake_assets.landing.consume.topic_watch import landed_ends, logical_ends
 from lake_assets.landing.manifest.open_zones import landed_without_manifest, open_zones
 from lake_assets.landing.manifest.schema import ALL_STAGES, CURRENT_STAGES, files_of
 from lake_assets.landing.manifest.shared_state import DeletionRequest, SharedState
 from lake_assets.landing.manifest.store import Manifest, has_landed
 from lake_assets.landing.manifest.zone_writer import ZoneWriter
 from lake_assets.landing.operations.scrub import remove_unscrubbed, scrub
-from lake_assets.landing.tailing.open_tailer import scrub_by
 from lake_assets.landing.tailing.zone_lock import is_locked
 from lake_assets.settings import Settings
 
@@ -167,6 +165,8 @@ class _TopicErasure:
 
     @cached_property
     def by(self) -> Scrub:
+        from lake_assets.landing.tailing.open_tailer import scrub_by  # needs Kafka's client, which is an extra
+
         return scrub_by(self.settings, self.feed)
 
     def record(self, erasures: Sequence[Erasure], *, now: datetime) -> None:
@@ -221,6 +221,8 @@ class _TopicErasure:
 
     def _requests_to_record(self, erasures: Sequence[Erasure], cut: Mapping[int, int]) -> Iterator[DeletionRequest]:
         """Yield the requests of erasures, but none if an earlier request covers every record that was sent."""
+        from lake_assets.landing.consume.topic_watch import landed_ends
+
         recorded = self.state.deletions(self.topic)
         landed = landed_ends(self.writers[0].manifest, self.topic)
         has_more = any(end > landed.get(partition, 0) for partition, end in cut.items())
@@ -249,6 +251,8 @@ def cut_of(settings: Settings, manifest: Manifest, topic: str) -> dict[int, int]
     If Kafka cannot be asked, it is the one after the last landed message: a record that has not landed then goes by its
     own timestamp.
     """
+    from lake_assets.landing.consume.topic_watch import landed_ends, logical_ends
+
     cut = landed_ends(manifest, topic)
     servers = kafka_address(settings)
     if servers is not None:
