@@ -4,6 +4,7 @@ The assets of landing, engagement lakes and serving are those of raw tables with
 targets that are declared as served. They are left out if their extras are not installed.
 """
 
+import logging
 from datetime import timedelta
 
 import dagster as dg
@@ -22,6 +23,8 @@ from lake_assets.settings import settings
 
 _settings = settings()
 _pipeline = open_pipeline(_settings)
+for _broken in _pipeline.broken:
+    logging.getLogger("lake_assets").error("%s", _broken.error)
 
 
 _feeds = feeds(_pipeline, prefix=_settings.landing_prefix, max_bytes=_settings.landing_message_bytes)

@@ -52,6 +52,9 @@ def _jars_folder(name: str, found: Mapping[str, Any]) -> Path:
 TABLE = re.compile(r"[a-z][a-z0-9_]*\.[a-z][a-z0-9_]*")
 """A table with its namespace."""
 
+YAML = (".yaml", ".yml")
+"""Suffixes of the files that declare tables or lakes."""
+
 OF_TESTS = "LAKE_TEST_"
 """Prefix of variables that only tests read."""
 
@@ -123,7 +126,7 @@ class Settings(BaseSettings):
     )
     pipelines: str = Field(
         default="lake_assets.membership:PIPELINE",
-        description="module:attribute of each pipeline, or a folder of YAML files that declare one, comma-separated",
+        description="module:attribute of each pipeline, or a folder or file of YAML that declares one, comma-separated",
     )
     session_table: str = Field(
         default="etl.session", description="table of the sessions of all targets, namespace.table"
@@ -336,8 +339,9 @@ class Settings(BaseSettings):
         """Services have another working directory than the command that starts them."""
         found = []
         for name in pipeline_names(names or ""):
-            is_path = is_folder(name) if field.field_name == "pipelines" else "." in name
-            found.append(str(Path(name).expanduser().absolute()) if is_path else name)
+            module, colon, attribute = name.partition(":")
+            of_file = is_path(name) or module.endswith(".py") if field.field_name == "pipelines" else "." in name
+            found.append(f"{Path(module).expanduser().absolute()}{colon}{attribute}" if of_file else name)
         return names and ",".join(found)
 
     @field_validator("session_table", "high_watermark_table")
@@ -469,9 +473,10 @@ def pipeline_names(pipelines: str) -> list[str]:
     return [name.strip() for name in pipelines.split(",")]
 
 
-def is_folder(name: str) -> bool:
-    """Return whether a name in `LAKE_PIPELINES` is a folder, and not module:attribute."""
-    return ":" not in name and ("/" in name or Path(name).is_dir())
+def is_path(name: str) -> bool:
+    """Return whether a name in `LAKE_PIPELINES` is a folder or a file of YAML, and not that of a module."""
+    path = Path(name)
+    return ":" not in name and path.suffix != ".py" and ("/" in name or path.is_dir() or path.suffix in YAML)
 
 
 OTHERS = stat.S_IRWXG | stat.S_IRWXO

@@ -24,7 +24,7 @@ LAKE = {
     "catch_up": "(self, target: 'str | None' = None) -> 'list[Outcome]'",
     "close": "(self) -> 'None'",
     "create_tables": "(self) -> 'list[str]'",
-    "open": "(pipeline: 'Pipeline', *, catalog: 'Catalog | None' = None, spark: 'SparkSession | None' = None,"
+    "open": "(pipeline: 'Declared', *, catalog: 'Catalog | None' = None, spark: 'SparkSession | None' = None,"
     " settings: 'Settings | None' = None) -> 'Lake'",
     "pipeline": "property",
     "plan": "(self, target: 'str') -> 'Decision'",

@@ -24,12 +24,12 @@ from lake_assets.incremental.dagster.watch.watch_sensors import watch_definition
 from lake_assets.incremental.declaration import Pipeline
 from lake_assets.incremental.operations.alerts import Webhook
 from lake_assets.incremental.sql.files import StoredColumns, columns_file, fingerprint, write_columns
-from lake_assets.incremental.sql.folder import open_folder
 from lake_assets.landing.consume.messages import feed_of, feeds
 from lake_assets.landing.dagster.assets import landing_definitions
 from lake_assets.serving.dagster.assets import serving_definitions
 from lake_assets.settings import PROJECT, Settings
 from lake_assets_tests.doors.lake_door import LakeDoor
+from lake_assets_tests.incremental.sql.folders import open_all
 from lake_assets_tests.processes import Child
 
 NOW = datetime(2026, 1, 2, tzinfo=UTC)
@@ -93,7 +93,7 @@ def of_sql_tables(folder: Path) -> Own:
     place.mkdir(parents=True)
     for name, block in zip(("defs.yaml", "refund_fact.sql"), blocks, strict=True):
         (place / name).write_text(block)
-    opened = open_folder(folder / "shop")
+    opened = open_all(folder / "shop")
     (table,) = opened.tables
     sources = {"refund_id": "refund_id", "account_id": "account_id", "amount": "amount", "paid_at": "event_ts"}
     stored = StoredColumns(

@@ -91,6 +91,7 @@ def _named(pipeline: Pipeline, names: Sequence[str], drop: Sequence[str]) -> lis
     for name in names:
         table = next((each for each in known.values() if name.replace("/", ".") in (each.table, each.target)), None)
         if table is None:
+            pipeline.refuse_broken(name)
             raise UsageError(
                 f"There is no table {name!r} whose columns are declared.", remedy=f"Name one of: {', '.join(known)}."
             )

@@ -51,13 +51,19 @@ def create_tables() -> list[str]:
 
 
 def show_problems(engine: Engine) -> None:
-    """Print what is wrong with targets, and exit with 1 if anything is, apart from what somebody may want so."""
+    """Print what is wrong with declarations and targets, and exit with 1 if anything is.
+
+    What somebody may want so is printed alone.
+    """
     from lake_assets.incremental.operations.health import problems
 
+    broken = engine.pipeline.broken
+    for declaration in broken:
+        typer.echo(f"Error: {declaration.error}", err=True)
     found = problems(engine)
     for problem in found:
         typer.echo(f"{problem.level.capitalize()}: {ErrorText(problem.what, problem.remedy)}", err=True)
-    if any(problem.level == "error" for problem in found):
+    if broken or any(problem.level == "error" for problem in found):
         raise typer.Exit(1)
 
 

@@ -41,7 +41,8 @@ def up() -> None:
     """Create missing tables and start the local services: Spark, ZooKeeper, Kafka and Dagster."""
     from lake_assets.services import lifecycle
 
-    analyse_changed_queries()
+    for broken in analyse_changed_queries().broken:
+        typer.echo(f"Error: {broken.error}", err=True)
     create_tables()
     lifecycle.up(settings(), report=typer.echo)
 
@@ -69,8 +70,8 @@ def setup(
 def status(as_json: AsJson = False) -> None:
     """Show each local service: its state, process, port, memory and log file; and what is wrong with targets.
 
-    The exit code is 1 if a service fails again and again, if something is wrong with landing, if a stream of an
-    engagement lake cannot go on, or if a target has a problem, as in `lake doctor`.
+    The exit code is 1 if a service fails again and again, if a declaration cannot be used, if something is wrong with
+    landing, if a stream of an engagement lake cannot go on, or if a target has a problem, as in `lake doctor`.
     """
     from lake_assets.services import lifecycle
 

@@ -12,6 +12,7 @@ import typer
 from lake_assets.cli.checks.declarations import analyse_changed_queries
 from lake_assets.cli.columns import show_differences
 from lake_assets.cli.common import AsJson, create_tables, open_engine, past_hour
+from lake_assets.errors import LakeError
 from lake_assets.pages.terminal.failures import show_failures
 from lake_assets.pages.terminal.render import progress, render
 from lake_assets.settings import settings
@@ -30,11 +31,11 @@ def init() -> None:
     from its declaration, a line says so, with the command; `lake migrate` makes them as declared.
 
     A target that was dropped after sessions had built it is not created: the exit code is 1, and the error says how to
-    rebuild it.
+    rebuild it. So it is if a declaration cannot be used.
     """
     from lake_assets.incremental.engine.columns import check_existing
 
-    analyse_changed_queries()
+    declared = analyse_changed_queries()
     created = create_tables()
     for name in created:
         typer.echo(f"created {name}")
@@ -43,11 +44,14 @@ def init() -> None:
     else:
         typer.echo("Nothing to create.")
     engine = open_engine()
+    if created:
+        typer.echo(f"The first event hour is {engine.pipeline.start}: rows of earlier hours are quarantined.")
     show_differences(engine.catalog, engine.pipeline)
     check_existing(engine.catalog, engine.pipeline)
-    changed = [problem for target in engine.pipeline.in_order() if (problem := engine.problem(target)) is not None]
-    show_failures(map(str, changed))
-    if changed:
+    wrong: list[LakeError] = [broken.error for broken in declared.broken]
+    wrong += [problem for target in engine.pipeline.in_order() if (problem := engine.problem(target)) is not None]
+    show_failures(map(str, wrong))
+    if wrong:
         raise typer.Exit(1)
 
 

@@ -56,7 +56,7 @@ def catch_up(
     Up to date is what the raw tables hold when the command starts. Hours that are deferred wait, unless --deferred.
     Two of these commands may run at once.
     If a session failed, the other targets go on. All failures are listed at the end.
-    The exit code is 1 if a session failed, or if others have changed a target.
+    The exit code is 1 if a session failed, if others have changed a target, or if a declaration cannot be used.
     """
     from lake_assets.incremental.engine.catch_up import Outcome, catch_up
     from lake_assets.pages.terminal import sessions as views
@@ -83,6 +83,8 @@ def catch_up(
     if as_json:
         print_json(outcomes)
     texts = [outcome.failure for outcome in outcomes if outcome.failure]
+    if not targets:
+        texts += [str(broken.error) for broken in engine.pipeline.broken]
     if texts:
         failures.show_failures(texts)
         failures.show_log(log)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from dataclasses import dataclass
 from functools import partial
 from types import TracebackType
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from lake_assets.incremental.engine.engine import Engine
     from lake_assets.incremental.engine.model import Decision
     from lake_assets.incremental.engine.session_log import SessionRecord
+    from lake_assets.incremental.from_settings import Declared
     from lake_assets.incremental.operations.verify import Comparison
     from lake_assets.settings import Settings
 
@@ -51,7 +53,7 @@ class Lake:
     @classmethod
     def open(
         cls,
-        pipeline: Pipeline,
+        pipeline: Declared,
         *,
         catalog: Catalog | None = None,
         spark: SparkSession | None = None,
@@ -60,27 +62,33 @@ class Lake:
         """Open the tables of a pipeline. Creates no table and starts no Spark.
 
         Args:
-            pipeline: Declares the raw tables and targets.
+            pipeline: Declares the raw tables and targets: a `Pipeline`, or what LAKE_PIPELINES may name, such as a
+                folder of YAML files; or several of these, as a list. Of files and modules, a warning names what cannot
+                be used; the other tables go on.
             catalog: Holds the tables. None for the catalog of the settings.
             spark: A session whose catalog `lake` is the same catalog; `close` leaves it open. None to open a session
                 according to the settings, unless a catalog is given: then only the calls work that need no Spark.
             settings: None for the settings of this process: its environment, then `lake.env`.
 
         Raises:
-            ConfigurationError: The session has no catalog `lake`.
+            ConfigurationError: The session has no catalog `lake`, or no declaration can be used.
             ServiceError: The catalog cannot be opened.
         """
         from lake_assets.connections.catalog import log_tables, open_catalog
         from lake_assets.incremental.engine.engine import Engine, utc_now
         from lake_assets.incremental.engine.erasures import erasure_key
+        from lake_assets.incremental.from_settings import declared_pipeline
 
         found = settings or settings_of_process()
+        opened = declared_pipeline(pipeline, start=found.start)
+        for broken in opened.broken:
+            warnings.warn(str(broken.error), stacklevel=2)
         sessions = LakeSpark(found, given=spark, has_own_catalog=catalog is not None)
         if catalog is not None:
             catalog.properties.update(log_tables(found))
         engine = Engine(
             catalog or open_catalog(found),
-            pipeline,
+            opened,
             clock=utc_now,
             spark=sessions.session,
             erasure_key=partial(erasure_key, found),

@@ -71,7 +71,8 @@ START_ALL = "from lake_assets.services.guard.restart import start_again; start_a
 STOP_RECEIVED = re.compile(r" received SIG(TERM|INT|QUIT) indicating exit request")
 """Logged before supervisord stops the services; what ended before that ended by itself."""
 
-EXITED = re.compile(r" exited: (\S+) \((exit status|terminated by) (\w+)")
+EXITED = re.compile(r" exited: (\S+) \((?!exit status 0; expected)(exit status|terminated by) (\w+)")
+"""Not of the code server that was told to end, so that it loads the definitions anew."""
 RUNNING = re.compile(r" success: (\S+) entered RUNNING state")
 
 

@@ -12,8 +12,10 @@ import logging
 from argparse import ArgumentParser
 from dataclasses import dataclass
 from pathlib import Path
+from threading import Thread
 
 import uvicorn
+from dagster import DagsterRunStatus, RunsFilter
 from dagster._cli.utils import get_instance_for_cli
 from dagster._core.workspace.context import WorkspaceProcessContext, WorkspaceRequestContext
 from dagster._core.workspace.load_target import WorkspaceFileTarget
@@ -37,15 +39,21 @@ from lake_assets.connections.addresses import (
     REPORT_FILE,
     REPORT_PATH,
     dashboard_file,
+    process_of,
     report_port,
 )
 from lake_assets.dagster_processes.dagster.private_names import use_time_zones
 from lake_assets.incremental.declaration import IDENTIFIER
+from lake_assets.services.dagster_services import LOCATION
+from lake_assets.services.reloading import end_between_runs, follow
 from lake_assets.services.webserver_guard import Names, RequestGuard, parse_names
 from lake_assets.settings import settings
 
 POLL_MILLISECONDS = 2000
 """How often the UI asks for the state of assets; the default of Dagster's own command."""
+
+AT_WORK = (DagsterRunStatus.STARTING, DagsterRunStatus.STARTED, DagsterRunStatus.CANCELING)
+"""Of runs that have a process."""
 
 REPORT_HEADERS = {"Content-Security-Policy": "sandbox allow-scripts", "Cache-Control": "no-store"}
 """Of a written page: it is shown under the origin of Dagster's UI, and must not act as the UI does."""
@@ -145,8 +153,23 @@ def serve(port: int, workspace: Path, names: Names) -> None:
         target = WorkspaceFileTarget([str(workspace)])
         with WorkspaceProcessContext(instance, workspace_load_target=target, version=__version__) as context:
             app = GuardedWebserver(context, names, settings().home).create_asgi_app(lifespan=_lifespan)
+            Thread(target=_follow_declarations, args=[context], daemon=True).start()
             logging.getLogger("dagster-webserver").info("Serving Dagster's UI on http://%s:%d", LOOPBACK, port)
             uvicorn.run(app, host=LOOPBACK, port=port, log_level="warning")
+
+
+def _follow_declarations(context: WorkspaceProcessContext) -> None:
+    """Have the code server of this data directory load the declarations anew whenever they are edited."""
+
+    def is_idle() -> bool:
+        return not context.instance.get_run_records(RunsFilter(statuses=list(AT_WORK)), limit=1)
+
+    def load_anew() -> None:
+        end_between_runs(is_idle, lambda: context.shutdown_code_location(LOCATION))
+
+    process = process_of(settings().home, "code")
+    if process is not None:  # otherwise the services do not run here
+        follow(settings().pipelines, load_anew, loaded_at=process.create_time())
 
 
 def main() -> None:

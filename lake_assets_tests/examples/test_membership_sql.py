@@ -8,12 +8,11 @@ from typing import TYPE_CHECKING
 import pytest
 
 from lake_assets.incremental.operations.verify import compare
-from lake_assets.incremental.sql.analysis import check_folder
-from lake_assets.incremental.sql.folder import folder_pipeline, open_folder
 from lake_assets.membership import PIPELINE
 from lake_assets.membership.raw import RAW
 from lake_assets.settings import PROJECT
 from lake_assets_tests.incremental.scenario import START, Lake, raw_row
+from lake_assets_tests.incremental.sql.folders import check_all, pipeline_of
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -44,9 +43,9 @@ LATE: dict[str, list[Row]] = {
 def test_the_facts_in_sql_equal_those_in_python(tmp_path: Path, catalog: Catalog, spark: SparkSession) -> None:
     folder = tmp_path / "membership_sql"
     shutil.copytree(FOLDER, folder)
-    checked, _ = check_folder(open_folder(folder), lambda: spark, start=PIPELINE.start)
+    checked, _ = check_all(folder, lambda: spark, start=PIPELINE.start)
     assert [one.table for one in checked if one.written or one.warnings] == []  # the stored columns are current
-    pipeline = folder_pipeline(FOLDER, start=PIPELINE.start)
+    pipeline = pipeline_of(FOLDER, start=PIPELINE.start)
     assert (pipeline.raw[0].all_columns, len(pipeline.raw)) == (RAW[0].all_columns, 4)
     for name in FACTS:
         ours, theirs = pipeline.target(name), PIPELINE.target(name)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import lru_cache
 from pathlib import Path
@@ -14,7 +14,7 @@ from lake_assets.cli.columns import show_differences
 from lake_assets.cli.common import AsJson
 from lake_assets.errors import ServiceError
 from lake_assets.pages.terminal.render import Column, TableView, render
-from lake_assets.settings import is_folder, pipeline_names, settings
+from lake_assets.settings import settings
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
     from lake_assets.incremental.declaration import Pipeline
     from lake_assets.incremental.sql.analysis import CheckedTable
+    from lake_assets.incremental.sql.folder import SqlFolder
 
 _CHECKED: TableView[CheckedTable] = TableView(
     (
@@ -37,28 +38,30 @@ _CHECKED: TableView[CheckedTable] = TableView(
 def check(
     folders: Annotated[
         list[Path] | None,
-        typer.Argument(metavar="FOLDER", help="Folders of YAML files. Default: those in LAKE_PIPELINES."),
+        typer.Argument(metavar="FOLDER", help="Folders or files of YAML. Default: all that LAKE_PIPELINES names."),
     ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Check the declarations, and store the column types of SQL tables beside them. Reads no row, writes no table.
 
     Spark analyses each query without rows. Run it after a query, or the columns of a source, has changed. Where the
-    columns of a table differ from its declaration, a line says so, with the command.
+    columns of a table differ from its declaration, a line says so, with the command. The exit code is 1 if a
+    declaration cannot be used; all of them are named.
     """
-    from lake_assets.incremental.declaration.validation import check_own_sql
-    from lake_assets.incremental.from_settings import open_pipeline
-    from lake_assets.incremental.sql.analysis import check_own_sql_with_spark
+    from lake_assets.incremental.sql.analysis import mistakes_in_own_sql
 
-    found = check_folders(folders or declared_folders())
+    found, pipeline = check_declared(folders or ())
+    errors = [broken.error for broken in pipeline.broken]
     if not folders:
-        pipeline = open_pipeline(settings())
-        check_own_sql(pipeline.targets)
         with _spark() as spark:
-            check_own_sql_with_spark(pipeline, spark)
+            errors += mistakes_in_own_sql(pipeline, spark)
     render(found, _CHECKED, as_json=as_json)
     if not folders:
         _compare_columns(pipeline, err=as_json)
+    for error in errors:
+        typer.echo(f"Error: {error}", err=True)
+    if errors:
+        raise typer.Exit(1)
 
 
 def _compare_columns(pipeline: Pipeline, *, err: bool) -> None:
@@ -73,37 +76,46 @@ def _compare_columns(pipeline: Pipeline, *, err: bool) -> None:
         typer.echo(f"The columns of tables were not compared: {error.problem}", err=True)
 
 
-def declared_folders() -> list[Path]:
-    """Return the folders of YAML files in LAKE_PIPELINES."""
-    return [Path(name) for name in pipeline_names(settings().pipelines) if is_folder(name)]
-
-
-def check_folders(folders: Sequence[Path], *, only_changed: bool = False) -> list[CheckedTable]:
-    """Analyse the queries of folders and store their columns.
+def check_declared(folders: Sequence[Path] = (), *, only_changed: bool = False) -> tuple[list[CheckedTable], Pipeline]:
+    """Analyse the queries of SQL tables and store their columns.
 
     Args:
-        folders: Folders of YAML files.
+        folders: Folders or files of YAML; none for all declarations of LAKE_PIPELINES.
         only_changed: Leave out queries whose stored columns are current; if all are, no Spark is started.
+
+    Raises:
+        ConfigurationError: Nothing can be used.
     """
-    from lake_assets.incremental.sql.analysis import check_folder
-    from lake_assets.incremental.sql.folder import open_folder
+    from lake_assets.incremental.from_settings import read_declared, target_columns
+    from lake_assets.incremental.sql.analysis import check_tables
+    from lake_assets.incremental.sql.folder import whole_pipeline
 
-    found: list[CheckedTable] = []
+    python, folder = read_declared(settings().pipelines)
+    schemas = target_columns(python)
+    if folders:  # the others only tell which columns they have
+        schemas = {**schemas, **_columns_beside(folder, schemas)}
+        python, folder = read_declared([path.absolute() for path in folders])
     with _spark() as spark:
-        for folder in folders:
-            checked, _ = check_folder(
-                open_folder(folder.absolute()), spark, start=settings().start, only_changed=only_changed
-            )
-            found += checked
-    return found
+        checked, targets, broken = check_tables(folder, spark, schemas=schemas, only_changed=only_changed)
+    return checked, whole_pipeline(folder, targets, broken, start=settings().start, python=python)
 
 
-def analyse_changed_queries() -> None:
-    """Store the columns of the queries that have changed, in the folders of LAKE_PIPELINES, and print their names."""
-    for checked in check_folders(declared_folders(), only_changed=True):
+def _columns_beside(folder: SqlFolder, schemas: Mapping[str, Mapping[str, str]]) -> dict[str, Mapping[str, str]]:
+    """Return table → columns, of all that LAKE_PIPELINES declares, as far as it is known."""
+    from lake_assets.incremental.sql.folder import targets_of
+
+    targets, _ = targets_of(folder, schemas)
+    return {**folder.raw_schemas(), **{target.table: target.columns for target in targets}}
+
+
+def analyse_changed_queries() -> Pipeline:
+    """Store the columns of the queries that have changed, print their names, and return all that is declared."""
+    found, pipeline = check_declared(only_changed=True)
+    for checked in found:
         typer.echo(f"analysed {checked.table}")
         for warning in checked.warnings:
             typer.echo(f"  {warning}")
+    return pipeline
 
 
 @contextmanager

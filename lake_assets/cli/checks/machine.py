@@ -41,11 +41,12 @@ def check_settings() -> Iterator[Finding]:
     if valid_settings() is None:
         return
     try:
-        open_pipeline(settings())
+        broken = [each.error for each in open_pipeline(settings()).broken]
     except ConfigurationError as error:
-        yield Finding(SETTINGS, "error", error.problem, error.remedy)
-        return
-    if not malformed and not unknown:
+        broken = [error]
+    for found in broken:
+        yield Finding(SETTINGS, "error", found.problem, found.remedy)
+    if not malformed and not unknown and not broken:
         yield Finding(SETTINGS, "ok", f"All variables are known and valid; the home is {settings().home}.")
 
 

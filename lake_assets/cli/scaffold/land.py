@@ -58,7 +58,8 @@ def land_files(
         through: The last complete hour, inclusive; None to leave it as it is.
         force: Also take an hour that is more than a day beyond the newest row.
         dialect: How the files are written.
-        describe: Called with what was found out about each file, before its rows are read.
+        describe: Called with what was found out about each file, before its rows are read, and about rows that are
+            too early.
         count: Called repeatedly with the number of further rows that were read.
 
     Returns:
@@ -91,6 +92,11 @@ def land_files(
         landing.discard()
         raise
     landing.commit(through)
+    if landing.oldest is not None and landing.oldest < pipeline.start_hour:
+        describe(
+            f"{table} has rows of hours before {pipeline.start}, the first event hour: targets quarantine them."
+            " → Set an earlier `start`, or LAKE_START for YAML files that name none."
+        )
     return landing.rows
 
 
@@ -104,6 +110,7 @@ class _Landing:
         now: When the rows land.
         rows: How many there are.
         newest: The hour of the newest row.
+        oldest: The hour of the oldest row.
     """
 
     table: Table
@@ -111,6 +118,7 @@ class _Landing:
     now: datetime
     rows: int = 0
     newest: int | None = None
+    oldest: int | None = None
     _files: list[DataFile] = field(default_factory=list)
 
     def write(self, part: pa.Table) -> None:
@@ -119,9 +127,10 @@ class _Landing:
         import pyarrow.compute as pc
         from pyiceberg.io.pyarrow import _dataframe_to_data_files
 
-        newest = pc.max(part[self.time_column]).as_py()
+        oldest, newest = pc.min_max(part[self.time_column]).as_py().values()
         if newest is not None:
             self.newest = max(hour_of(newest), hour_of(newest) if self.newest is None else self.newest)
+            self.oldest = min(hour_of(oldest), hour_of(oldest) if self.oldest is None else self.oldest)
         schema = self.table.schema().as_arrow()
         landing = {
             "landed_at": self.now,
@@ -178,6 +187,7 @@ def _parts(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Table]:
 def _declared(pipeline: Pipeline, table: str) -> RawTable:
     found = pipeline.raw_table(table)
     if found is None:
+        pipeline.refuse_broken(table)
         declared = ", ".join(raw.table for raw in pipeline.raw)
         raise UsageError(f"There is no raw table {table!r}.", remedy=f"Name a raw table: {declared}.")
     if found.exists_already:

@@ -16,7 +16,7 @@ from lake_assets.components.dagster.pipeline_definitions import timing_of, watch
 from lake_assets.components.dagster.scaffolding import IncrementalTableScaffolder, SourceTableScaffolder
 from lake_assets.incremental.dagster.assets import incremental_definitions, sensor_definitions
 from lake_assets.incremental.engine.engine import utc_now
-from lake_assets.incremental.from_settings import open_folder_pipeline
+from lake_assets.incremental.from_settings import declared_pipeline, with_delay_of
 from lake_assets.incremental.sql.files import SourceTableAttributes, TableAttributes
 from lake_assets.incremental.sql.folder import open_folder
 from lake_assets.resources import lake_resources
@@ -78,7 +78,8 @@ def table_definitions(folder: Path, table: str) -> dg.Definitions:
         table: The table that the declaration declares.
     """
     chosen = settings()
-    pipeline = open_folder_pipeline(chosen, folder)
+    pipeline = with_delay_of(chosen, declared_pipeline(folder, start=chosen.start))
+    pipeline.refuse_broken(table)
     declared = open_folder(folder)
     timing = timing_of(chosen)
     own = incremental_definitions(

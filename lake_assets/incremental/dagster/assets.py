@@ -19,10 +19,12 @@ from lake_assets.incremental.dagster.sensors import Clock, SensedTarget, SensorT
 from lake_assets.incremental.dagster.session_step import AuditConfig, SessionStep, StepEvent
 from lake_assets.incremental.declaration import Pipeline, Target
 from lake_assets.incremental.engine.engine import Engine
+from lake_assets.incremental.from_settings import Declared, declared_pipeline
+from lake_assets.settings import settings
 
 
 def incremental_definitions(
-    pipeline: Pipeline,
+    pipeline: Declared,
     *,
     clock: Clock,
     end: str | None = None,
@@ -34,13 +36,15 @@ def incremental_definitions(
     The code location must also define the resources `iceberg` and `spark`.
 
     Args:
-        pipeline: Declares raw tables and targets.
+        pipeline: Declares raw tables and targets: a `Pipeline`, or what LAKE_PIPELINES may name, such as a folder of
+            YAML files; or several of these, as a list.
         clock: The present moment.
         end: Key of the hour after the last one that Dagster shows. None: the current hour is the last one.
         timing: Of the sensors; None for the defaults.
         tables: Return the assets of these tables alone, without the sensors of the pipeline. None: all.
     """
     timing = timing or SensorTiming()
+    pipeline = declared_pipeline(pipeline, start=settings().start)
     partitions = _partitions(pipeline, end, clock())
     wanted = _all_tables(pipeline) if tables is None else set(tables)
     raw_tables = [raw_spec(raw, partitions[HOUR]) for raw in pipeline.raw if raw.table in wanted]

@@ -8,7 +8,7 @@ May import `base` and `errors`, and nothing of the engine.
 from lake_assets.incremental.declaration.decorator import incremental_asset
 from lake_assets.incremental.declaration.modes import Defer, Mode, Sequential, Stateful, Stateless
 from lake_assets.incremental.declaration.names import IDENTIFIER, TABLE
-from lake_assets.incremental.declaration.pipeline import Pipeline, merge
+from lake_assets.incremental.declaration.pipeline import Broken, Pipeline
 from lake_assets.incremental.declaration.tables import LANDED, LANDING_COLUMNS, RawTable, Rule, Source, Subject, Topic
 from lake_assets.incremental.declaration.target import Served, SessionContext, Target, Transform
 
@@ -17,6 +17,7 @@ __all__ = [
     "LANDED",
     "LANDING_COLUMNS",
     "TABLE",
+    "Broken",
     "Defer",
     "Mode",
     "Pipeline",
@@ -33,5 +34,4 @@ __all__ = [
     "Topic",
     "Transform",
     "incremental_asset",
-    "merge",
 ]

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from graphlib import CycleError, TopologicalSorter
@@ -17,11 +18,29 @@ from lake_assets.incremental.declaration.target import Target
 from lake_assets.incremental.declaration.validation import (
     check_entity,
     check_feed,
+    check_held,
+    check_id_columns,
     check_items,
     check_raw_source,
     check_source_columns,
-    check_subject,
 )
+
+
+@dataclass(frozen=True)
+class Broken:
+    """A declaration that cannot be used: a file or a module that cannot be read, or a table that it declares wrongly.
+
+    Attributes:
+        error: What is wrong, and where.
+        text: What names the tables that it declares: the text of a file, or a table; None if nothing is known of them.
+    """
+
+    error: ConfigurationError
+    text: str | None
+
+    def mentions(self, name: str) -> bool:
+        """Return whether it may declare a table, by its full name or by its name without namespace."""
+        return self.text is None or re.search(rf"\b{re.escape(name)}\b", self.text) is not None
 
 
 @dataclass(frozen=True)
@@ -33,6 +52,7 @@ class Pipeline:
         targets: The targets, in any order.
         start: The first event hour, a key such as `2026-01-01-00:00`.
         subjects: The subjects whose rows can be erased.
+        broken: What was left out when files and modules were read, because it cannot be used.
 
     Raises:
         ConfigurationError: Parts of the declaration do not fit together.
@@ -42,6 +62,7 @@ class Pipeline:
     targets: tuple[Target, ...]
     start: str
     subjects: tuple[Subject, ...] = ()
+    broken: tuple[Broken, ...] = ()
 
     def __post_init__(self) -> None:
         check_items("raw= of the pipeline", self.raw, RawTable, example="raw=(EVENTS,), with the comma")
@@ -60,7 +81,7 @@ class Pipeline:
         for target in self.targets:
             check_whole_hours(target.table, target.grain, self.start_hour)
         for subject in self.subjects:
-            check_subject(subject, self.raw, self.targets)
+            check_id_columns(subject, self.raw, self.targets)
         for raw in self.raw:
             check_feed(raw, self.subjects)
 
@@ -73,11 +94,13 @@ class Pipeline:
         """Return a target by its table, or by its name without the namespace.
 
         Raises:
+            ConfigurationError: Its declaration cannot be used.
             UsageError: There is no such target.
         """
         found = self.find_target(name)
         if found is not None:
             return found
+        self.refuse_broken(name)
         names = ", ".join(t.name for t in self.targets)
         raise UsageError(f"There is no target {name!r}.", remedy=f"Name one of: {names}.")
 
@@ -87,6 +110,28 @@ class Pipeline:
             if name.replace("/", ".") in (target.table, target.name):
                 return target
         return None
+
+    def refuse_broken(self, name: str = "") -> None:
+        """Raise the error of a declaration that cannot be used, if one may declare a table.
+
+        Args:
+            name: The table, or its name without namespace. Empty: any table at all.
+
+        Raises:
+            ConfigurationError: What is wrong with the declaration.
+        """
+        for broken in sorted(self.broken, key=lambda each: each.text is None):
+            if not name or broken.mentions(name.replace("/", ".")):
+                raise broken.error
+
+    def check_subjects(self) -> None:
+        """Check that a raw table contains each subject. Parts of a pipeline may declare them apart.
+
+        Raises:
+            ConfigurationError: No raw table contains the ids of a subject.
+        """
+        for subject in self.subjects:
+            check_held(subject, self.raw)
 
     def raw_table(self, table: str) -> RawTable | None:
         """Return the declaration of a raw table; None if the pipeline declares none of this name."""
@@ -216,23 +261,6 @@ class Pipeline:
                 elif source.table in targets:
                     check_source_columns(target, source, targets[source.table].columns)
             check_entity(target, columns)
-
-
-def merge(pipelines: Iterable[Pipeline]) -> Pipeline:
-    """Return several pipelines as one, from the earliest start on. A subject of several is declared once."""
-    pipelines = list(pipelines)
-    if len(pipelines) == 1:
-        return pipelines[0]
-    raw: list[RawTable] = []
-    targets: list[Target] = []
-    starts: list[str] = []
-    subjects: dict[Subject, None] = {}
-    for pipeline in pipelines:
-        raw += pipeline.raw
-        targets += pipeline.targets
-        starts.append(pipeline.start)
-        subjects.update(dict.fromkeys(pipeline.subjects))
-    return Pipeline(raw=tuple(raw), targets=tuple(targets), start=min(starts), subjects=tuple(subjects))
 
 
 def column_sources(pipeline: Pipeline, target: Target) -> dict[str, tuple[str, ...]]:

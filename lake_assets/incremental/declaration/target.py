@@ -293,6 +293,7 @@ class Audit:
         blocking: Whether the hours that it fails in are not published.
         columns: The columns of the target that it names. A declaration without one of them is refused.
         query: The SQL that a user has written for it; None if it has none.
+        check: Raises `ConfigurationError` if a target cannot have it; None if any can.
     """
 
     name: str
@@ -301,3 +302,4 @@ class Audit:
     blocking: bool = True
     columns: tuple[str, ...] = ()
     query: str | None = None
+    check: Callable[[Target], None] | None = None

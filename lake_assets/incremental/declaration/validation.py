@@ -275,11 +275,11 @@ def _check_has_entity(table: str, columns: Collection[str], target: Target, enti
         )
 
 
-def check_subject(subject: Subject, raw: Sequence[RawTable], targets: Sequence[Target]) -> None:
-    """Check that a raw table contains the subject's ids, and that all columns of ids have types of ids.
+def check_held(subject: Subject, raw: Sequence[RawTable]) -> None:
+    """Check that a raw table contains the subject's ids.
 
     Raises:
-        ConfigurationError: No raw table contains them, or a column is no string.
+        ConfigurationError: No raw table contains them.
     """
     is_held = any(subject.columns_of(raw_table.columns) for raw_table in raw)
     if not is_held and not any(raw_table.exists_already for raw_table in raw):
@@ -287,8 +287,15 @@ def check_subject(subject: Subject, raw: Sequence[RawTable], targets: Sequence[T
             f"No raw table holds the subject {subject.name}: none has a column {' or '.join(subject.columns)!r}.",
             remedy="Name the columns that contain its id.",
         )
-    declared = {raw_table.table: raw_table.columns for raw_table in raw}
-    declared.update({target.table: target.columns for target in targets})
+
+
+def check_id_columns(subject: Subject, raw: Sequence[RawTable], targets: Sequence[Target]) -> None:
+    """Check that all columns of a subject's ids have types that an id may have.
+
+    Raises:
+        ConfigurationError: One has another.
+    """
+    declared = {each.table: each.columns for each in raw} | {each.table: each.columns for each in targets}
     for table, columns in declared.items():
         for column in subject.columns_of(columns):
             check_id_column(subject, table, column, columns[column])
@@ -409,7 +416,7 @@ STAGED = "staged"
 
 
 def check_own_sql(targets: Iterable[Target]) -> None:
-    """Check each condition and each query of an audit by itself.
+    """Check each condition and each query of an audit by itself, and that the targets can have their audits.
 
     Raises:
         ConfigurationError: One of them cannot be what it has to be. The message names the target and the text.
@@ -420,6 +427,8 @@ def check_own_sql(targets: Iterable[Target]) -> None:
                 require_condition(f"{target.table}: {what}", condition)
         for audit in target.audits:
             require_query(f"{target.table}: ", audit)
+            if audit.check is not None:
+                audit.check(target)
 
 
 def conditions_of(source: Source) -> Iterator[tuple[str, str]]:

@@ -18,7 +18,7 @@ from lake_assets.base.hours import hour_key, hour_sql
 from lake_assets.base.sql_text import any_is_true, with_placeholders
 from lake_assets.errors import ConfigurationError
 from lake_assets.incremental.declaration.modes import Stateless
-from lake_assets.incremental.declaration.target import Audit, AuditScope, Offenders, Verdict
+from lake_assets.incremental.declaration.target import Audit, AuditScope, Offenders, Target, Verdict
 from lake_assets.incremental.declaration.validation import STAGED
 
 if TYPE_CHECKING:
@@ -64,13 +64,17 @@ def no_missing_events() -> Audit:
     target has versions, it looks for each key in the hour of the version that stands.
     """
 
-    def run(scope: AuditScope) -> Offenders:
-        target, source = scope.target, scope.target.sources[0]
-        if source.key is None or len(target.key) != 1:
+    def check(target: Target) -> None:
+        if target.sources[0].key is None or len(target.key) != 1:
             raise ConfigurationError(
                 f"no_missing_events() of {target.table} needs a single key, and a key of its first source.",
                 remedy="Give the Source a key=, or drop the audit.",
             )
+
+    def run(scope: AuditScope) -> Offenders:
+        target, source = scope.target, scope.target.sources[0]
+        check(target)
+        assert source.key is not None
         # Each version has an hour of its own: if another one stands than should, the key is there, but not in the hour.
         by_hour = source.has_versions and isinstance(target.mode, Stateless)
         same_row = [KEY, HOUR] if by_hour else [KEY]
@@ -84,6 +88,7 @@ def no_missing_events() -> Audit:
         name="no_missing_events",
         run=run,
         description="no source key is missing in the target",
+        check=check,
     )
 
 

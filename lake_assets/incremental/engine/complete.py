@@ -172,6 +172,7 @@ def declare_complete(
         raise UsageError(f"{wanted} is a target: its sessions set its complete-through.", remedy=remedy)
     named = [each.table for each in pipeline.raw if wanted in (each.table, each.table.split(".")[1])]
     if len(named) != 1:
+        pipeline.refuse_broken(wanted)
         raise UsageError(f"There is no raw table {name!r}.", remedy=remedy)
     (raw,) = named
     table = iceberg.load(catalog, raw)

@@ -286,11 +286,13 @@ class ErasureGuard:
         Returns:
             Whether any were deleted. If so, the plan must not run: it names snapshots that have them.
         """
-        if not isinstance(decision, SessionPlan) or not self.pipeline.subjects:
+        declared = self.pipeline.subjects or self.pipeline.broken
+        if not isinstance(decision, SessionPlan) or not declared:
             return False
         erased = self.erasures.rows()
         if not erased:
             return False
+        self.pipeline.refuse_broken("subjects")  # whose rows must be deleted, only that declaration knows
         read = {source.source: source for source in decision.sources}
         deleted = 0
         for raw in self.pipeline.raw:

@@ -67,6 +67,7 @@ def find_target(catalog: Catalog, pipeline: Pipeline, name: str, named: Named = 
     if declared is not None:
         _check_agrees(catalog, pipeline, declared, named)
         return declared
+    pipeline.refuse_broken(name)
     existing = table_names(catalog)
     own = {session_table(catalog), high_watermark_table(catalog), QUARANTINE, ERASURE}
     known = existing | own | {raw.table for raw in pipeline.raw}

@@ -110,8 +110,10 @@ def erase(
     Raises:
         ErasureStopped: A target cannot be brought up to date; a branch, a tag or another program's watermark needs a
             snapshot that has to expire; or a file may belong to an active writer.
+        ConfigurationError: A declaration cannot be used.
         UsageError: The pipeline does not declare the subject, or an id is empty, is nobody's, or cannot be one.
     """
+    engine.pipeline.refuse_broken()  # the tables that it declares may have rows of the id
     subject = engine.pipeline.subject(name)
     for value in values:
         check_id(name, value)

@@ -169,6 +169,7 @@ class Maintainer:
             )
         found = [table for table in known if wanted in (table, table.split(".")[1])]
         if len(found) != 1:
+            self.pipeline.refuse_broken(wanted)
             raise UsageError(f"There is no table {name!r}.", remedy=f"Name one of: {', '.join(known)}.")
         return found[0]
 

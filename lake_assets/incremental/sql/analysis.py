@@ -11,9 +11,14 @@ from lake_assets.base.sql_text import column_line, find_mistake, is_true, is_und
 from lake_assets.connections.query_plans import REMEDY, functions_in_sql, order_dependent_in_sql, sums_of_floats
 from lake_assets.errors import ConfigurationError
 from lake_assets.errors.described import UNRESOLVED_COLUMN, Refusal, explain, find_refusal
-from lake_assets.incremental.declaration import Pipeline
+from lake_assets.incremental.declaration import Broken, Pipeline, Target
 from lake_assets.incremental.declaration.names import IDENTIFIER, closest, require_columns, suggestion
-from lake_assets.incremental.declaration.validation import conditions_of, require_condition, require_query
+from lake_assets.incremental.declaration.validation import (
+    check_own_sql,
+    conditions_of,
+    require_condition,
+    require_query,
+)
 from lake_assets.incremental.engine.audits import offending_rows
 from lake_assets.incremental.sql.declare import audits_of, located, mode_of, sources_of, target_of
 from lake_assets.incremental.sql.files import (
@@ -23,8 +28,8 @@ from lake_assets.incremental.sql.files import (
     fingerprint,
     write_columns,
 )
-from lake_assets.incremental.sql.folder import SqlFolder, SqlTable, assembled, current_columns
-from lake_assets.incremental.sql.lineage import column_lineage, tables_read
+from lake_assets.incremental.sql.folder import SqlFolder, SqlTable, check_sources, current_columns
+from lake_assets.incremental.sql.lineage import column_lineage, combines_rows, tables_read
 from lake_assets.incremental.sql.query import PREVIOUS, SESSION_HOURS, explain_refusal, run_query
 
 if TYPE_CHECKING:
@@ -54,38 +59,46 @@ class CheckedTable:
     written: bool
 
 
-def check_folder(
-    folder: SqlFolder, spark: Callable[[], SparkSession], *, start: str, only_changed: bool = False
-) -> tuple[list[CheckedTable], Pipeline]:
-    """Analyse the queries of a folder, store their columns, and return them with the folder's pipeline.
+def check_tables(
+    folder: SqlFolder,
+    spark: Callable[[], SparkSession],
+    *,
+    schemas: Mapping[str, Schema],
+    only_changed: bool = False,
+) -> tuple[list[CheckedTable], list[Target], list[Broken]]:
+    """Analyse the queries of YAML files, and store their columns.
 
     Args:
         folder: The declarations.
         spark: Opens a session; called only if there is a query to analyse.
-        start: First event hour of the pipeline.
+        schemas: Table → columns, of the tables that are declared elsewhere.
         only_changed: Leave out queries whose stored columns are current.
 
-    Raises:
-        ConfigurationError: A declaration cannot work, or Spark refuses a query.
+    Returns:
+        What was analysed, the targets, and what cannot be used.
     """
-    for table in folder.tables:
-        _check_without_spark(table)
-    schemas = folder.raw_schemas()
+    known = {**schemas, **folder.raw_schemas()}
     checked: list[CheckedTable] = []
-    targets = []
+    targets: list[Target] = []
+    broken: list[Broken] = []
     for table in folder.tables:
-        current = current_columns(table, schemas) if only_changed else None
-        if current is None:
-            stored, warnings = analyse(table, schemas, spark())
-        else:
-            stored = current
-        # Declared before the file is written, so that no file has columns that the declaration cannot use.
-        targets.append(target_of(table.declaration, table.sql, stored))
-        schemas[table.table] = stored.columns
-        if current is None:
-            written = write_columns(columns_file(table.declaration), stored)
-            checked.append(CheckedTable(table.table, stored.columns, warnings, written))
-    return checked, assembled(folder, targets, start=start)
+        try:
+            check_sources(table, {*known, *folder.raw_names}, (*folder.broken, *broken))
+            _check_without_spark(table)
+            current = current_columns(table, known, folder) if only_changed else None
+            stored, warnings = (current, ()) if current is not None else analyse(table, known, spark())
+            # Declared before the file is written, so that no file has columns that the declaration cannot use.
+            target = target_of(table.declaration, table.sql, stored)
+            with located(table.declaration):
+                check_own_sql([target])
+            targets.append(target)
+            known[table.table] = stored.columns
+            if current is None:
+                written = write_columns(columns_file(table.declaration), stored)
+                checked.append(CheckedTable(table.table, stored.columns, warnings, written))
+        except ConfigurationError as error:
+            broken.append(Broken(error, table.table))
+    return checked, targets, broken
 
 
 def analyse(
@@ -232,28 +245,34 @@ def _check_audits(table: SqlTable, columns: Schema, spark: SparkSession) -> None
             _check_query(f"{place}: {table.table}: in the audit {audit.name}", audit.query, columns, spark)
 
 
-def check_own_sql_with_spark(pipeline: Pipeline, spark: Callable[[], SparkSession]) -> None:
-    """Check the conditions and audits of declarations in Python that cannot be understood without Spark.
+def mistakes_in_own_sql(pipeline: Pipeline, spark: Callable[[], SparkSession]) -> list[ConfigurationError]:
+    """Return what Spark refuses of the conditions and audits in Python that cannot be understood without it.
 
     Args:
         pipeline: The declarations.
         spark: Opens a session; called only if there is such a text.
-
-    Raises:
-        ConfigurationError: Spark refuses one.
     """
+    found = []
     declared = {raw.table: raw.all_columns for raw in pipeline.raw}
     declared |= {target.table: dict(target.columns) for target in pipeline.targets}
     for target in pipeline.targets:
-        for source in target.sources:
-            columns = _of_plain_types(declared.get(source.table) or {})
-            for what, condition in conditions_of(source):
-                if not is_understood(condition, columns):
-                    _check_condition(f"{target.table}: {what}", condition, columns, spark())
-        for audit in target.audits:
-            staged = _of_plain_types(target.columns)
-            if audit.query is not None and staged and not is_understood(audit.query):
-                _check_query(f"{target.table}: in the audit {audit.name}", audit.query, staged, spark())
+        try:
+            _check_own_sql(target, declared, spark)
+        except ConfigurationError as error:
+            found.append(error)
+    return found
+
+
+def _check_own_sql(target: Target, declared: Mapping[str, Schema], spark: Callable[[], SparkSession]) -> None:
+    for source in target.sources:
+        columns = _of_plain_types(declared.get(source.table) or {})
+        for what, condition in conditions_of(source):
+            if not is_understood(condition, columns):
+                _check_condition(f"{target.table}: {what}", condition, columns, spark())
+    for audit in target.audits:
+        staged = _of_plain_types(target.columns)
+        if audit.query is not None and staged and not is_understood(audit.query):
+            _check_query(f"{target.table}: in the audit {audit.name}", audit.query, staged, spark())
 
 
 def _of_plain_types(columns: Schema) -> Schema:
@@ -375,6 +394,12 @@ def _warnings(table: SqlTable, stored: StoredColumns) -> list[str]:
     keys = {*([key] if isinstance(key, str) else key), *(each.key for each in table.attributes.sources if each.key)}
     for name in sorted(order_dependent_in_sql(table.sql.text, keys)):
         found.append(f"{name}: the result depends on the order of rows, which Spark does not keep; {REMEDY[name]}")
+    combined = combines_rows(table.sql.text) if table.attributes.mode_name == "stateless" else ()
+    if combined:
+        found.append(
+            f"{', '.join(combined)}: a session of a stateless table reads only the rows that are new, so each adds a"
+            " result of its own to the hour; use mode: {stateful: {load: changed}} to build hours as a whole"
+        )
     floats = [column for column, type_ in stored.columns.items() if type_ in ("double", "float")]
     if floats and sums_of_floats(table.sql.text):
         found.append(

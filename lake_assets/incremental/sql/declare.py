@@ -21,23 +21,27 @@ from lake_assets.incremental.declaration import (
     RawTable,
     Rule,
     Sequential,
+    Served,
     Source,
     Stateful,
     Stateless,
     Target,
+    Topic,
     incremental_asset,
 )
 from lake_assets.incremental.declaration.code_version import query_code
 from lake_assets.incremental.declaration.modes import declared_grain
-from lake_assets.incremental.declaration.names import require_name, suggestion
+from lake_assets.incremental.declaration.names import parse_duration, require_name, suggestion
 from lake_assets.incremental.declaration.target import Audit
 from lake_assets.incremental.engine import audits
 from lake_assets.incremental.sql.files import (
     Declaration,
+    SourceAttributes,
     SourceTableAttributes,
     SqlText,
     StoredColumns,
     TableAttributes,
+    TopicAttributes,
 )
 from lake_assets.incremental.sql.query import RESERVED, SqlTransform
 
@@ -64,10 +68,11 @@ def target_of(declaration: Declaration, sql: SqlText, stored: StoredColumns) -> 
     _check_columns(declaration, sql, tuple(stored.columns))
     _check_time_column(attributes, sql, stored.columns[attributes.time_column])
     _check_audit_columns(declaration, audits, tuple(stored.columns))
-    delay = attributes.max_delay_minutes
     late = late_of(declaration)
+    delay = max_delay_of(declaration)
     with located(declaration, "timezone"):
         declared_grain(attributes.table, attributes.grain, attributes.timezone)
+    served = attributes.served
     with located(declaration):
         declare = incremental_asset(
             mode=mode,
@@ -78,19 +83,21 @@ def target_of(declaration: Declaration, sql: SqlText, stored: StoredColumns) -> 
             audits=audits,
             namespace=attributes.table.rpartition(".")[0],
             quarantine_limit=attributes.quarantine_limit,
-            code_version=_code_version(attributes, query_code(sql.text)),
+            code_version=attributes.code_version or _code_version(attributes, query_code(sql.text)),
             owners=attributes.owners,
-            lineage=stored.lineage,
-            max_delay=None if delay is None else timedelta(minutes=delay),
+            lineage={**stored.lineage, **attributes.lineage},
+            max_delay=delay,
             grain=attributes.grain,
             timezone=attributes.timezone,
             descriptions=attributes.descriptions,
+            served=served if isinstance(served, bool) else Served(**served.model_dump()),
             late=late,
             renamed_from=attributes.renamed_from,
         )
         target = declare(SqlTransform(attributes, sql, tuple(stored.columns)))
-    before = _code_version(attributes, sql.text)
-    return replace(target, unknown_lineage=stored.unknown_lineage, code_version_before=before)
+    before = attributes.code_version or _code_version(attributes, sql.text)
+    unknown = tuple(column for column in stored.unknown_lineage if column not in attributes.lineage)
+    return replace(target, unknown_lineage=unknown, code_version_before=before)
 
 
 def raw_tables_of(declaration: Declaration) -> list[RawTable]:
@@ -102,30 +109,28 @@ def raw_tables_of(declaration: Declaration) -> list[RawTable]:
     attributes = declaration.attributes
     if isinstance(attributes, SourceTableAttributes):
         with located(declaration):
-            return [
-                RawTable(
-                    attributes.table,
-                    columns=attributes.columns,
-                    time_column=attributes.time_column,
-                    description=attributes.description,
-                    descriptions=attributes.descriptions,
-                    renamed_from=attributes.renamed_from,
-                )
-            ]
+            return [_raw_table(attributes, landed_column=attributes.landed_column)]
     found = []
     for number, source in enumerate(attributes.sources):
         if source.columns:
             with located(declaration, "sources", number):
-                found.append(
-                    RawTable(
-                        source.table,
-                        columns=source.columns,
-                        time_column=source.time_column,
-                        description=source.description,
-                        renamed_from=source.renamed_from,
-                    )
-                )
+                found.append(_raw_table(source))
     return found
+
+
+def _raw_table(declared: SourceTableAttributes | SourceAttributes, *, landed_column: str | None = None) -> RawTable:
+    feed = declared.feed
+    return RawTable(
+        declared.table,
+        columns=declared.columns,
+        time_column=declared.time_column,
+        description=declared.description,
+        descriptions=declared.descriptions,
+        complete_after=declared.complete_after,
+        feed=Topic(**feed.model_dump()) if isinstance(feed, TopicAttributes) else feed,
+        landed_column=landed_column,
+        renamed_from=declared.renamed_from,
+    )
 
 
 def mode_of(declaration: Declaration) -> Mode:
@@ -167,6 +172,25 @@ def late_of(declaration: Declaration) -> Defer | None:
         return None
     with located(declaration, "late"):
         return Defer(**attributes.late.model_dump())
+
+
+def max_delay_of(declaration: Declaration) -> timedelta | None:
+    """Return after which delay a table is late; None if it never is.
+
+    Raises:
+        ConfigurationError: It is no duration, or declared twice.
+    """
+    attributes = declaration.attributes
+    assert isinstance(attributes, TableAttributes)
+    minutes, text = attributes.max_delay_minutes, attributes.max_delay
+    with located(declaration, "max_delay"):
+        if text is not None and minutes is not None:
+            raise ConfigurationError(
+                f"{attributes.table} has max_delay and max_delay_minutes.", remedy="Leave one of them out."
+            )
+        if text is not None:
+            return parse_duration(text, where=f"max_delay of {attributes.table}")
+    return None if minutes is None else timedelta(minutes=minutes)
 
 
 def _check_options(declaration: Declaration, mode: str, options: Mapping[str, Any]) -> None:
@@ -287,7 +311,8 @@ def _code_version(attributes: TableAttributes, query: str | Sequence[str]) -> st
     """Return a hash of everything that decides which rows are built and published. The version before hashed text."""
     built = attributes.model_dump(include={"mode", "sources", "audits", "quarantine_limit", "columns"})
     for source in built["sources"]:
-        del source["renamed_from"]  # it changes no row
+        for name in ("renamed_from", "descriptions", "complete_after", "feed"):  # they change no row
+            del source[name]
         if source["landed_column"] is None:
             del source["landed_column"]  # the versions that sessions have recorded know no such attribute
         if source["keep"] == "first":  # its hash stays what it was before a source could keep anything else

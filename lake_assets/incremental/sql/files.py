@@ -13,15 +13,18 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import yaml
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 
+from lake_assets.base.hours import parse_hour
 from lake_assets.base.sql_text import without_semicolon
-from lake_assets.errors import ConfigurationError
+from lake_assets.errors import ConfigurationError, InvalidHourKey
 from lake_assets.errors.texts import first_line
+from lake_assets.incremental.declaration import Broken
 from lake_assets.incremental.declaration.names import suggestion
+from lake_assets.settings import YAML
 
 if TYPE_CHECKING:
     from pydantic_core import ErrorDetails
@@ -35,6 +38,32 @@ class Attributes(BaseModel):
     """Attributes of YAML. An unknown one is an error."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+Minutes = Annotated[int, Field(ge=0, le=100_000_000)]
+"""A delay: at most 190 years."""
+
+
+class TopicAttributes(Attributes):
+    """The Kafka topic that a raw table is landed from."""
+
+    id_column: str = Field(description="The column with the id of the person or account of a message.")
+    name: str | None = Field(None, description="The topic; default: the prefix of landing, and the raw table's name.")
+    retention_hours: int | None = Field(None, description="Hours for which Kafka keeps messages that have landed.")
+
+
+Feed = Literal[False] | TopicAttributes | None
+
+
+def _hour_key(text: str) -> str:
+    try:
+        parse_hour(text)
+    except InvalidHourKey as error:
+        raise ValueError("it is no hour, such as 2026-01-01-00:00") from error
+    return text
+
+
+Start = Annotated[str, AfterValidator(_hour_key)]
 
 
 class SourceAttributes(Attributes):
@@ -56,6 +85,9 @@ class SourceAttributes(Attributes):
     )
     renamed_from: dict[str, str] = Field({}, description="Column → its former name, which lake migrate renames.")
     description: str = Field("", description="Of the raw table, if columns declare it here.")
+    descriptions: dict[str, str] = Field({}, description="Column of that raw table → what is in it.")
+    complete_after: str | None = Field(None, description="Of that raw table: how late its events may be.")
+    feed: Feed = Field(None, description="Of that raw table: the topic that it is landed from; false: none.")
 
     @property
     def sql_name(self) -> str:
@@ -69,6 +101,13 @@ class LateAttributes(Attributes):
     older_than: str = Field(description="An hour may wait if it ended so long before the last complete one: 6 hours.")
     at_most: str = Field(description="The longest time that late rows wait: 4 hours.")
     or_rows: int | None = Field(None, description="The number of waiting rows at which they are built earlier.")
+
+
+class ServedAttributes(Attributes):
+    """How readers see a table in the serving part."""
+
+    name: str | None = Field(None, description="The served table; default: the table without its namespace.")
+    rows: Literal["newest", "all"] | None = Field(None, description="The newest hour or day, or all rows.")
 
 
 class TableAttributes(Attributes):
@@ -92,10 +131,15 @@ class TableAttributes(Attributes):
     grain: Literal["hour", "day"] = Field("hour", description="What one partition contains.")
     timezone: str = Field("UTC", description="The IANA time zone of the days, if the grain is day.")
     quarantine_limit: int = Field(100, description="A check fails if a session quarantines more rows.")
-    max_delay_minutes: int | None = Field(None, description="Minutes after which an incomplete hour or day is late.")
+    max_delay_minutes: Minutes | None = Field(None, description="Minutes after which an incomplete hour is late.")
+    max_delay: str | None = Field(None, description="The same as a text: 90 minutes.")
     late: LateAttributes | None = Field(None, description="Hours that wait if late rows change them; default: none.")
     renamed_from: dict[str, str] = Field({}, description="Column → its former name, which lake migrate renames.")
+    served: bool | ServedAttributes = Field(False, description="Whether readers can query it, or how.")
+    lineage: dict[str, list[str]] = Field({}, description="Column → source columns, in place of what the query says.")
+    code_version: str | None = Field(None, description="What names the code; default: a hash of what builds the rows.")
     subjects: dict[str, list[str]] = Field({}, description="Subject of erasure → the columns that contain its id.")
+    start: Start | None = Field(None, description="The first event hour of the pipeline; default: LAKE_START.")
 
     @property
     def name(self) -> str:
@@ -112,12 +156,20 @@ class SourceTableAttributes(Attributes):
     """A raw table that another program writes: the attributes of `lake_assets.SourceTable`."""
 
     table: str = Field(description="The table, namespace.name.")
-    columns: dict[str, str] = Field(description="Column → Iceberg type, without the four landing columns.")
+    columns: dict[str, str] = Field(
+        {}, description="Column → Iceberg type, without the four landing columns; none for a table that exists."
+    )
     renamed_from: dict[str, str] = Field({}, description="Column → its former name, which lake migrate renames.")
     time_column: str = Field(description="The column of the row's own time; a timestamptz.")
     description: str = Field("", description="Shown in Dagster.")
     descriptions: dict[str, str] = Field({}, description="Column → what is in it.")
+    landed_column: str | None = Field(None, description="The column of the time when a row landed, if it exists.")
+    complete_after: str | None = Field(
+        None, description="How much later than the end of a complete hour an event is: 30 minutes; or valid-through."
+    )
+    feed: Feed = Field(None, description="The topic that it is landed from; false: none.")
     subjects: dict[str, list[str]] = Field({}, description="Subject of erasure → the columns that contain its id.")
+    start: Start | None = Field(None, description="The first event hour of the pipeline; default: LAKE_START.")
 
 
 ATTRIBUTES: dict[str, type[TableAttributes] | type[SourceTableAttributes]] = {
@@ -127,7 +179,6 @@ ATTRIBUTES: dict[str, type[TableAttributes] | type[SourceTableAttributes]] = {
 """Type of a declaration → its attributes."""
 
 
-SUFFIXES = (".yaml", ".yml")
 OF_THIS_PROJECT = "lake_assets."
 """Prefix of the types of declarations that are read. Files may also declare other components of Dagster."""
 
@@ -147,6 +198,13 @@ class Declaration:
     file: Path
     attributes: TableAttributes | SourceTableAttributes
     lines: Mapping[tuple[int | str, ...], int]
+
+    @property
+    def declares(self) -> tuple[str, ...]:
+        """The tables that it declares: its own, and raw tables among its sources."""
+        own, found = self.attributes.table, self.attributes
+        sources = found.sources if isinstance(found, TableAttributes) else []
+        return (own, *(source.table for source in sources if source.columns))
 
     def place(self, *location: int | str) -> str:
         """Return `file, line N` of a value, or of the closest value around it."""
@@ -172,26 +230,46 @@ class SqlText:
         return f"{shown(self.file)}:{self.first_line + line - 1}"
 
 
-def read_folder(folder: Path) -> list[Declaration]:
-    """Return the tables that the YAML files of a folder and its subfolders declare, by file.
+def is_declaration(file: Path) -> bool:
+    """Return whether a path is a YAML file. A folder may have such a name, too."""
+    return file.suffix in YAML and file.is_file()
 
-    Raises:
-        ConfigurationError: A file cannot be read, an attribute is wrong, or nothing is declared.
-    """
-    if not folder.is_dir():
-        raise ConfigurationError(
-            f"There is no folder {folder}.", remedy="Name the folder of the YAML files that declare tables."
+
+def read_declarations(path: Path) -> tuple[list[Declaration], list[Broken]]:
+    """Return what a YAML file declares, or the YAML files of a folder and its subfolders, and what cannot be used."""
+    if not path.exists():
+        missing = ConfigurationError(
+            f"There is no folder {path}.", remedy="Name the folder of the YAML files that declare tables."
         )
+        return [], [Broken(missing, None)]
+    files = [path] if path.is_file() else filter(is_declaration, sorted(path.rglob("*")))
     found: list[Declaration] = []
-    for file in sorted(folder.rglob("*")):
-        if file.suffix in SUFFIXES and file.is_file():
-            found += _read_file(file, _text_of(file))
-    if not found:
-        raise ConfigurationError(
-            f"No YAML file in {folder} declares a table.",
+    broken: list[Broken] = []
+    for file in files:
+        try:
+            for each in _read_file(file, text_of(file)):
+                if isinstance(each, Declaration):
+                    found.append(each)
+                else:
+                    broken.append(broken_file(file, each))
+        except ConfigurationError as error:
+            broken.append(broken_file(file, error))
+    if not found and not broken:
+        nothing = ConfigurationError(
+            f"No YAML file in {path} declares a table.",
             remedy=f"Write a file with `type: {next(iter(ATTRIBUTES))}`; docs/sql-tables.md has an example.",
         )
-    return found
+        broken.append(Broken(nothing, ""))
+    return found, broken
+
+
+def broken_file(file: Path, error: ConfigurationError) -> Broken:
+    """Return what cannot be used of a file. Its text, and the names of file and folder, tell what it may declare."""
+    try:
+        text = file.read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        text = ""
+    return Broken(error, f"{file.stem} {file.parent.name}\n{text}")
 
 
 def read_sql(declaration: Declaration) -> SqlText:
@@ -210,7 +288,7 @@ def read_sql(declaration: Declaration) -> SqlText:
                 f"{declaration.place('sql')}: {attributes.table} names the file {written!r}, which does not exist.",
                 remedy=f"Write the query into {shown(file)}, or correct the name.",
             )
-        text, first_line_of_file = _text_of(file), 1
+        text, first_line_of_file = text_of(file), 1
     elif written and len(written.split()) == 1:
         raise ConfigurationError(
             f"{declaration.place('sql')}: the attribute 'sql' of {attributes.table} is {written!r}, which is neither a"
@@ -240,17 +318,21 @@ def closest_line(lines: Mapping[tuple[int | str, ...], int], location: Location)
     return lines.get(path, 1)
 
 
-def _text_of(file: Path) -> str:
+def text_of(file: Path) -> str:
+    """Return the text of a file. Raises `ConfigurationError` if it cannot be read, or is not UTF-8."""
     try:
-        return file.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigurationError(
-            f"{shown(file)} cannot be read: {first_line(str(error))}.", remedy="Correct the file, or remove it."
-        ) from error
+        content = file.read_bytes()
+        return content.decode("utf-8").replace("\r\n", "\n")
+    except UnicodeDecodeError as error:
+        line = content.count(b"\n", 0, error.start) + 1
+        problem = f"{shown(file)}, line {line}: the byte {content[error.start]:#04x} is no UTF-8"
+    except OSError as error:
+        problem = f"{shown(file)} cannot be read: {first_line(str(error))}"
+    raise ConfigurationError(f"{problem}.", remedy="Correct the file, or remove it.")
 
 
 @lru_cache(maxsize=1024)
-def _read_file(file: Path, text: str) -> tuple[Declaration, ...]:
+def _read_file(file: Path, text: str) -> tuple[Declaration | ConfigurationError, ...]:
     """Return the declarations of a file. Every component of a folder asks for them, so they are kept by their text."""
     try:
         nodes = list(yaml.compose_all(text, Loader=yaml.SafeLoader))
@@ -261,13 +343,35 @@ def _read_file(file: Path, text: str) -> tuple[Declaration, ...]:
         problem = getattr(error, "problem", None) or first_line(str(error))
         raise ConfigurationError(
             f"{shown(file)}, line {line}: the file is no YAML: {problem}.", remedy="Correct the line."
-        ) from error
-    found = []
+        ) from None
+    except (RecursionError, ValueError, TypeError) as error:  # of a date such as 2026-13-01, or brackets in thousands
+        raise ConfigurationError(
+            f"{shown(file)}, line 1: the file is no YAML: {first_line(str(error))}.", remedy="Correct the file."
+        ) from None
+    if not any(nodes):
+        raise ConfigurationError(
+            f"{shown(file)}, line 1: the file declares nothing.", remedy="Write the declaration, or remove the file."
+        )
+    found: list[Declaration | ConfigurationError] = []
     for node, value in zip(nodes, values, strict=True):
-        if isinstance(value, dict) and str(value.get("type", "")).startswith(OF_THIS_PROJECT):
-            _check_keys(file, node)
-            found.append(_declaration(file, value, dict(_lines(node))))
+        if isinstance(value, dict):
+            try:
+                found += _declarations(file, value, node)
+            except ConfigurationError as error:
+                found.append(error)
     return tuple(found)
+
+
+def _declarations(file: Path, value: dict[str, object], node: yaml.Node) -> Iterator[Declaration]:
+    """Yield the declaration of a document; none of one that other programs read."""
+    if str(value.get("type", "")).startswith(OF_THIS_PROJECT):
+        _check_keys(file, node, {})
+        yield _declaration(file, value, dict(_lines(node, set())))
+    elif "type" not in value and "attributes" in value:
+        raise ConfigurationError(
+            f"{shown(file)}, line {node.start_mark.line + 1}: there are `attributes:`, and no `type:`.",
+            remedy=f"Write `type: {INCREMENTAL_TABLE}`, or the other type: {SOURCE_TABLE}.",
+        )
 
 
 def _declaration(file: Path, value: dict[str, object], lines: dict[tuple[int | str, ...], int]) -> Declaration:
@@ -291,67 +395,100 @@ def _declaration(file: Path, value: dict[str, object], lines: dict[tuple[int | s
     return Declaration(file, attributes, of_attributes)
 
 
+_NESTED: Mapping[str, type[Attributes]] = {
+    "sources": SourceAttributes,
+    "late": LateAttributes,
+    "served": ServedAttributes,
+    "feed": TopicAttributes,
+}
+"""Attribute → the attributes that it has itself."""
+
+
 def _invalid(
     file: Path, kind: str, error: ValidationError, lines: Mapping[tuple[int | str, ...], int]
 ) -> ConfigurationError:
     """Return a mistake in the attributes of a declaration: an unknown attribute, or else the first one."""
-    unknown = [found for found in error.errors() if found["type"] == "extra_forbidden"]
-    first = (unknown or error.errors())[0]
-    location = first["loc"]
+    errors = error.errors()
+    unknown = [found for found in errors if found["type"] == "extra_forbidden"]
+    of_first = [found for found in errors if found["loc"][:1] == errors[0]["loc"][:1]]
+    first = (unknown or [max(of_first, key=lambda found: len(_path(found, lines)))])[0]
+    location = _path(first, lines)
     place = f"{shown(file)}, line {closest_line(lines, location)}"
+    name = ".".join(map(str, location))
     if unknown:
-        model = SourceAttributes if location[0] == "sources" else ATTRIBUTES[kind]
-        remedy = suggestion(str(location[-1]), tuple(model.model_fields))
-        return ConfigurationError(f"{place}: there is no attribute {_named(location)!r}.", remedy=remedy)
+        models = [_NESTED[part] for part in location[:-1] if isinstance(part, str) and part in _NESTED]
+        known = (models or [ATTRIBUTES[kind]])[-1].model_fields
+        remedy = suggestion(str(location[-1]), tuple(known))
+        return ConfigurationError(f"{place}: there is no attribute {name!r}.", remedy=remedy)
     if first["type"] == "missing":
-        missing = _named(location)
-        return ConfigurationError(f"{place}: the attribute {missing!r} is missing.", remedy=f"Add `{location[-1]}:`.")
-    return _wrong_value(place, first, lines)
-
-
-def _wrong_value(place: str, found: ErrorDetails, lines: Mapping[tuple[int | str, ...], int]) -> ConfigurationError:
-    """Return the error of a value. pydantic also names the type that it tried, which is no part of the path."""
-    location = found["loc"]
-    known = [part for number, part in enumerate(location) if location[: number + 1] in lines]
+        missing = first["loc"][-1]
+        return ConfigurationError(
+            f"{place}: the attribute {'.'.join(map(str, (*location, missing)))!r} is missing.",
+            remedy=f"Add `{missing}:`.",
+        )
     return ConfigurationError(
-        f"{place}: the attribute {_named(known)!r} is {found['input']!r}: {found['msg']}.",
+        f"{place}: {f'the attribute {name!r}' if location else '`attributes:`'} is {first['input']!r}: {first['msg']}.",
         remedy="Correct it; docs/sql-tables.md says what it may be.",
     )
 
 
-def _named(location: Location) -> str:
-    return ".".join(map(str, location))
+def _path(found: ErrorDetails, lines: Mapping[tuple[int | str, ...], int]) -> Location:
+    """Return where a mistake is. pydantic also names the type that it tried, which is no part of the path."""
+    path: tuple[int | str, ...] = ()
+    for part in found["loc"]:
+        if (*path, part) in lines:
+            path = (*path, part)
+    return path
 
 
-def _check_keys(file: Path, node: yaml.Node | None) -> None:
-    """Check that no mapping has a key twice, of which YAML would take the last."""
-    if isinstance(node, yaml.SequenceNode):
-        for value in node.value:
-            _check_keys(file, value)
-    if not isinstance(node, yaml.MappingNode):
+def _check_keys(file: Path, node: yaml.Node, is_open: dict[int, bool]) -> None:
+    """Check that no mapping has a key twice, of which YAML would take the last, and that no value contains itself.
+
+    Args:
+        is_open: Node → whether it contains the one at hand; of the nodes that were looked at. Anchors repeat nodes.
+    """
+    if not isinstance(node, yaml.CollectionNode):
         return
+    if is_open.get(id(node)):
+        line = node.start_mark.line + 1
+        raise ConfigurationError(f"{shown(file)}, line {line}: a value contains itself.", remedy="Write it out.")
+    if id(node) in is_open:
+        return
+    is_open[id(node)] = True
     known: set[str] = set()
-    for key, value in node.value:
-        name = str(key.value)
-        if name in known:
-            line = key.start_mark.line + 1
-            raise ConfigurationError(f"{shown(file)}, line {line}: {name!r} is there twice.", remedy="Remove one.")
-        known.add(name)
-        _check_keys(file, value)
+    for item in node.value:
+        if isinstance(node, yaml.MappingNode):
+            key, item = item
+            if str(key.value) in known:
+                line = key.start_mark.line + 1
+                raise ConfigurationError(
+                    f"{shown(file)}, line {line}: {key.value!r} is there twice.", remedy="Remove one."
+                )
+            known.add(str(key.value))
+        _check_keys(file, item, is_open)
+    is_open[id(node)] = False
 
 
-def _lines(node: yaml.Node | None, path: tuple[int | str, ...] = ()) -> Iterator[tuple[tuple[int | str, ...], int]]:
-    """Yield the path and the line of each value of a document. The text of a block begins in the line after its `|`."""
+def _lines(
+    node: yaml.Node | None, seen: set[int], path: tuple[int | str, ...] = ()
+) -> Iterator[tuple[tuple[int | str, ...], int]]:
+    """Yield the path and the line of each value of a document. The text of a block begins in the line after its `|`.
+
+    What an anchor repeats is followed once: anchors of anchors would take for ever.
+    """
     if node is None:
         return
     is_block = isinstance(node, yaml.ScalarNode) and node.style in ("|", ">")
     yield path, node.start_mark.line + (2 if is_block else 1)
+    if id(node) in seen:
+        return
+    seen.add(id(node))
     if isinstance(node, yaml.MappingNode):
         for key, value in node.value:
-            yield from _lines(value, (*path, str(key.value)))
+            yield from _lines(value, seen, (*path, str(key.value)))
     elif isinstance(node, yaml.SequenceNode):
         for number, value in enumerate(node.value):
-            yield from _lines(value, (*path, number))
+            yield from _lines(value, seen, (*path, number))
 
 
 FORMAT = 1

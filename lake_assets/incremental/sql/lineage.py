@@ -41,6 +41,27 @@ def tables_read(query: str) -> tuple[str, ...] | None:
     return tuple(sorted(found))
 
 
+_COMBINING: Mapping[type[exp.Expr], str] = {
+    exp.Group: "GROUP BY",
+    exp.Distinct: "DISTINCT",
+    exp.Window: "OVER",
+    exp.Limit: "LIMIT",
+    exp.AggFunc: "",
+}
+"""Part of a query whose result depends on several rows → its name; of a function, its own."""
+
+
+def combines_rows(query: str) -> tuple[str, ...]:
+    """Return what a query combines rows by, in alphabetical order; none if sqlglot cannot tell."""
+    try:
+        found = list(sqlglot.parse_one(query, dialect=DIALECT).find_all(*_COMBINING))
+    except (SqlglotError, RecursionError):
+        return ()
+    named = {name for node in found for kind, name in _COMBINING.items() if name and isinstance(node, kind)}
+    functions = {f"{node.sql_name().lower()}()" for node in found if isinstance(node, exp.AggFunc)}
+    return tuple(sorted(named or functions))
+
+
 def column_lineage(
     query: str,
     columns: Sequence[str],

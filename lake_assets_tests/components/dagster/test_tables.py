@@ -20,7 +20,7 @@ from lake_assets.components.dagster.scaffolding import write_table
 from lake_assets.errors import UsageError
 from lake_assets.incremental.engine.engine import Engine, utc_now
 from lake_assets.incremental.sql.files import StoredColumns, columns_file, fingerprint, write_columns
-from lake_assets.incremental.sql.folder import folder_pipeline, open_folder
+from lake_assets_tests.incremental.sql.folders import open_all, pipeline_of
 from lake_assets_tests.incremental.sql.test_sql_tables import MIDNIGHT, ROWS, payment
 
 if TYPE_CHECKING:
@@ -108,7 +108,7 @@ def test_files_of_a_project_are_one_pipeline(defs_folder: Path) -> None:
         scaffolder.scaffold(request)
     (defs_folder / "refund_dim").mkdir()
     (defs_folder / "refund_dim" / "defs.yaml").write_text(REFUND)
-    fact, dim = open_folder(defs_folder).tables
+    fact, dim = open_all(defs_folder).tables
     columns = {"payment_id": "string", "happened_at": "timestamptz", "kind": "string"}
     of_fact = folder_pipeline_columns(defs_folder / "payment_fact")
     found = fingerprint(dim.sql, dim.attributes, {"core.payment_fact": of_fact})
@@ -140,7 +140,7 @@ def test_a_run_that_a_sensor_requests_publishes_the_rows_of_a_project(
 ) -> None:
     """In a process of its own: the components and the resources read the settings of their process."""
     write_table(defs_folder / "payment_fact")
-    pipeline = folder_pipeline(defs_folder, start="2026-01-01-00:00")
+    pipeline = pipeline_of(defs_folder, start="2026-01-01-00:00")
     Engine(catalog, pipeline, clock=utc_now).create_tables()
     rows = [payment("p1", "a", 5, 0), payment("p2", "b", 7, 2), payment("p3", "a", -1, 2)]
     catalog.load_table("raw.payments").append(pa.Table.from_pylist(rows, schema=ROWS))
@@ -173,5 +173,5 @@ def test_a_scaffolded_name_must_be_one_of_a_table(tmp_path: Path) -> None:
 
 def folder_pipeline_columns(folder: Path) -> dict[str, str]:
     """The columns of the only table of a folder."""
-    (target,) = folder_pipeline(folder, start="2026-01-01-00:00").targets
+    (target,) = pipeline_of(folder, start="2026-01-01-00:00").targets
     return dict(target.columns)

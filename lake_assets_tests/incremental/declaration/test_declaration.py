@@ -27,10 +27,10 @@ from lake_assets.incremental.declaration import (
     Stateless,
     Target,
     incremental_asset,
-    merge,
 )
 from lake_assets.incremental.declaration.decorator import _as_hashed
 from lake_assets.incremental.engine.audits import not_null, unique_key
+from lake_assets.incremental.from_settings import declared_pipeline
 from lake_assets_tests.incremental import clicks
 
 RAW = RawTable("raw.clicks", {"click_id": "string", "event_ts": "timestamptz"}, time_column="event_ts")
@@ -273,7 +273,7 @@ def test_targets_come_in_order_and_know_what_they_are_built_from() -> None:
 
 def test_pipelines_are_merged_from_the_earliest_start_on() -> None:
     early = Pipeline((), (named("core.a", "raw.other"),), start="2025-06-01-00:00")
-    both = merge([pipeline(declare()), early])
+    both = declared_pipeline([pipeline(declare()), early], start="2026-01-01-00:00")
     assert (both.start, [t.name for t in both.targets]) == ("2025-06-01-00:00", ["click_fact", "a"])
 
 

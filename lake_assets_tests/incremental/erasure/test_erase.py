@@ -269,7 +269,7 @@ def test_what_cannot_be_meant_is_refused(catalog: Catalog) -> None:
     with pytest.raises(UsageError, match="no subject 'person'"):
         erase(engine, "person", "a", now=NOW)
     with pytest.raises(ConfigurationError, match="No raw table holds the subject person"):
-        replace(PIPELINE, subjects=(Subject("person", columns=("person_id",)),))
+        replace(PIPELINE, subjects=(Subject("person", columns=("person_id",)),)).check_subjects()
     with pytest.raises(ConfigurationError, match="is timestamptz"):
         replace(PIPELINE, subjects=(Subject("moment", columns=("event_ts", "account_id")),))
 

@@ -2,7 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
 from pathlib import Path
+from typing import Any
+
+from lake_assets.incremental.declaration import Broken, Pipeline
+from lake_assets.incremental.from_settings import declared_pipeline
+from lake_assets.incremental.sql.analysis import CheckedTable, check_tables
+from lake_assets.incremental.sql.folder import SqlFolder, open_folder, whole_pipeline
 
 PAYMENTS = """\
 type: lake_assets.IncrementalTable
@@ -74,3 +81,34 @@ def write(folder: Path, name: str, declaration: str, sql: str | None = None) -> 
 def payments(folder: Path, *, declaration: str = PAYMENTS, sql: str = PAYMENTS_SQL) -> Path:
     """The fact of payments."""
     return write(folder, "payment_fact", declaration, sql)
+
+
+def _all_used(broken: Iterable[Broken]) -> None:
+    for each in broken:
+        raise each.error
+
+
+def open_all(folder: Path) -> SqlFolder:
+    """What a folder declares; what cannot be used of it is raised."""
+    found = open_folder(folder)
+    _all_used(found.broken)
+    return found
+
+
+def pipeline_of(folder: Path, *, start: str) -> Pipeline:
+    """The pipeline of a folder without Spark; what cannot be used of it is raised."""
+    found = declared_pipeline(folder, start=start)
+    _all_used(found.broken)
+    return found
+
+
+def check_all(
+    folder: Path, spark: Callable[[], Any], *, start: str, only_changed: bool = False
+) -> tuple[list[CheckedTable], Pipeline]:
+    """What `lake check` finds in a folder, and its pipeline; what cannot be used of it is raised."""
+    found = open_all(folder)
+    tables, targets, broken = check_tables(found, spark, schemas={}, only_changed=only_changed)
+    _all_used(broken)
+    pipeline = whole_pipeline(found, targets, (), start=start)
+    _all_used(pipeline.broken)
+    return tables, pipeline

@@ -7,10 +7,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from lake_assets.errors import ConfigurationError
-from lake_assets.incremental.sql.analysis import check_folder
 from lake_assets.incremental.sql.files import read_columns
-from lake_assets.incremental.sql.folder import open_folder
-from lake_assets_tests.incremental.sql.folders import BALANCES, PAYMENTS, payments, write
+from lake_assets_tests.incremental.sql.folders import BALANCES, PAYMENTS, check_all, payments, write
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -163,13 +161,13 @@ def test_mistakes_in_a_query_name_the_line(tmp_path: Path, spark: SparkSession) 
     for query, (problem, remedy) in expected.items():
         payments(tmp_path, sql=query)
         with pytest.raises(ConfigurationError) as refused:
-            check_folder(open_folder(tmp_path), lambda: spark, start=START)
+            check_all(tmp_path, lambda: spark, start=START)
         assert str(refused.value).splitlines() == [problem, f"  → {remedy}"], query
         assert not file.with_name("payment_fact.columns.json").exists()
 
     payments(tmp_path, declaration=PAYMENTS.replace("amount < 0", "amuont < 0"))
     with pytest.raises(ConfigurationError) as refused:
-        check_folder(open_folder(tmp_path), lambda: spark, start=START)
+        check_all(tmp_path, lambda: spark, start=START)
     assert refused.value.problem == (
         f"{file}, line 9: in the rule 'amount is negative' of raw.payments, the column 'amuont' does not exist."
     )
@@ -177,7 +175,7 @@ def test_mistakes_in_a_query_name_the_line(tmp_path: Path, spark: SparkSession) 
     uncataloged = PAYMENTS.replace("      columns: {payment_id: string", "      # {payment_id: string")
     payments(tmp_path, declaration=uncataloged)
     with pytest.raises(ConfigurationError, match=r"line 6: .* reads raw.payments, which is neither declared nor in"):
-        check_folder(open_folder(tmp_path), lambda: spark, start=START)
+        check_all(tmp_path, lambda: spark, start=START)
 
 
 def test_what_works_and_may_not_be_meant_is_a_warning(tmp_path: Path, spark: SparkSession) -> None:
@@ -185,7 +183,7 @@ def test_what_works_and_may_not_be_meant_is_a_warning(tmp_path: Path, spark: Spa
     payments(tmp_path, sql=f"{KEYS}, amount, {local}, uuid() AS kind FROM payments WHERE event_ts < now(); -- the end")
     write(tmp_path, "balance_dim", BALANCES.replace("balance: long", "balance: int"))
     with pytest.raises(ConfigurationError, match=r"'balance' of core.balance_dim is long, and declared as int"):
-        check_folder(open_folder(tmp_path), lambda: spark, start=START)
+        check_all(tmp_path, lambda: spark, start=START)
     stored = read_columns(tmp_path / "payment_fact" / "payment_fact.columns.json")
     assert stored is not None
     assert stored.columns == {
@@ -198,6 +196,6 @@ def test_what_works_and_may_not_be_meant_is_a_warning(tmp_path: Path, spark: Spa
     }
     assert (stored.lineage["paid_at"], stored.lineage["kind"]) == (("raw.payments.event_ts",), ())
     write(tmp_path, "balance_dim", "type: other.Component\n")
-    (checked,), _ = check_folder(open_folder(tmp_path), lambda: spark, start=START)
+    (checked,), _ = check_all(tmp_path, lambda: spark, start=START)
     without_zone = "local is TIMESTAMP_NTZ, which has no time zone; to_timestamp_ltz or CAST gives it one"
     assert checked.warnings == (f"now(), uuid(): {EVERY_RUN}", without_zone)

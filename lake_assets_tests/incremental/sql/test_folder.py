@@ -14,13 +14,21 @@ from lake_assets.incremental.declaration import Defer, Rule, Sequential, Statefu
 from lake_assets.incremental.declaration.target import Audit
 from lake_assets.incremental.engine import audits
 from lake_assets.incremental.from_settings import open_pipeline
-from lake_assets.incremental.sql.analysis import check_folder
 from lake_assets.incremental.sql.declare import declared_audit
 from lake_assets.incremental.sql.files import SqlText, StoredColumns, columns_file, fingerprint, write_columns
-from lake_assets.incremental.sql.folder import folder_pipeline, open_folder
 from lake_assets.incremental.sql.query import place_in_query, query_text
 from lake_assets.settings import Settings
-from lake_assets_tests.incremental.sql.folders import BALANCES, PAYMENTS, PAYMENTS_SQL, TOTALS, payments, write
+from lake_assets_tests.incremental.sql.folders import (
+    BALANCES,
+    PAYMENTS,
+    PAYMENTS_SQL,
+    TOTALS,
+    check_all,
+    open_all,
+    payments,
+    pipeline_of,
+    write,
+)
 
 START = "2026-01-01-00:00"
 
@@ -38,7 +46,7 @@ OF_QUERY = {
 
 def store(folder: Path) -> None:
     """Store the columns of the queries, as Spark would have found them."""
-    opened = open_folder(folder)
+    opened = open_all(folder)
     schemas = opened.raw_schemas() | OF_QUERY
     for table in opened.tables:
         found = fingerprint(table.sql, table.attributes, table.source_schemas(schemas))
@@ -87,23 +95,23 @@ def test_a_relative_folder_is_meant_from_where_the_command_runs(
 def test_what_is_stored_of_a_query_is_current_until_query_or_source_changes(tmp_path: Path) -> None:
     file = payments(tmp_path)
     with pytest.raises(ConfigurationError, match=r"are not known: there is no .*\n  → Run `lake check "):
-        folder_pipeline(tmp_path, start=START)
+        pipeline_of(tmp_path, start=START)
     store(tmp_path)
-    folder_pipeline(tmp_path, start=START)
+    pipeline_of(tmp_path, start=START)
     wider = PAYMENTS.replace("amount: long", "amount: long, note: string")
     for declaration, sql in ((wider, PAYMENTS_SQL), (PAYMENTS, PAYMENTS_SQL.replace("amount", "amount + 1 AS amount"))):
         payments(tmp_path, declaration=declaration, sql=sql)
         with pytest.raises(ConfigurationError, match=r"(?s)payment_fact.sql:1: .* has changed since .*Run `lake check"):
-            folder_pipeline(tmp_path, start=START)
+            pipeline_of(tmp_path, start=START)
     payments(tmp_path)
     stored = file.with_name("payment_fact.columns.json")
     document = json.loads(stored.read_text())
     stored.write_text(json.dumps({**document, "format": 2}))
     with pytest.raises(ConfigurationError, match="lake check"):
-        folder_pipeline(tmp_path, start=START)
+        pipeline_of(tmp_path, start=START)
     del document["unknown_lineage"]  # as a version that has no such entry wrote it
     stored.write_text(json.dumps({**document, "added later": 1}))
-    folder_pipeline(tmp_path, start=START)
+    pipeline_of(tmp_path, start=START)
 
 
 MISTAKES = {
@@ -180,7 +188,7 @@ def test_a_mistake_in_the_file_is_two_lines(right: str, tmp_path: Path) -> None:
     assert right in PAYMENTS
     file.write_text(PAYMENTS.replace(right, wrong, 1))
     with pytest.raises(ConfigurationError) as refused:
-        folder_pipeline(tmp_path, start=START)
+        pipeline_of(tmp_path, start=START)
     found = refused.value
     assert found.problem.startswith(f"{file}, line {line}: "), found
     assert problem in found.problem
@@ -191,35 +199,37 @@ def test_a_mistake_in_the_file_is_two_lines(right: str, tmp_path: Path) -> None:
 def test_a_query_reads_its_sources_only(tmp_path: Path) -> None:
     file = payments(tmp_path, sql="SELECT *\nFROM payments p JOIN lake.core.signup_fact USING (account_id)\n")
     with pytest.raises(ConfigurationError, match=r"payment_fact.sql:2: .* reads 'lake.core.signup_fact', which is no"):
-        check_folder(open_folder(tmp_path), no_spark, start=START)  # type: ignore[arg-type]
+        check_all(tmp_path, no_spark, start=START)
     file.unlink()
     write(tmp_path, "balance_dim", BALANCES.replace("  columns:", "  descriptions:"))
     with pytest.raises(ConfigurationError, match=r"reads `previous`, its own rows, whose types are not known"):
-        check_folder(open_folder(tmp_path), no_spark, start=START)  # type: ignore[arg-type]
+        check_all(tmp_path, no_spark, start=START)
 
 
 def test_declarations_that_contradict_each_other(tmp_path: Path) -> None:
     with pytest.raises(ConfigurationError, match="No YAML file in"):
-        open_folder(tmp_path)
+        open_all(tmp_path)
     payments(tmp_path)
     again = write(tmp_path, "twice", PAYMENTS.replace("payment_fact.sql", "SELECT 1"))
     with pytest.raises(ConfigurationError, match=r"core.payment_fact is also declared at .*payment_fact/defs.yaml"):
-        open_folder(tmp_path)
+        open_all(tmp_path)
     again.write_text(
         PAYMENTS.replace("core.payment_fact", "core.x").replace("payment_fact.sql", "SELECT 1").replace("long", "int")
     )
     with pytest.raises(ConfigurationError, match=r"raw.payments has other columns than at"):
-        open_folder(tmp_path)
+        open_all(tmp_path)
     circle = TOTALS.replace("core.payment_fact", "core.payments_hourly")
     again.write_text(circle)
     with pytest.raises(ConfigurationError, match="line 5: tables are built from each other in a circle"):
-        open_folder(tmp_path)
+        open_all(tmp_path)
+    again.write_text(TOTALS)
+    store(tmp_path)
     again.write_text(TOTALS.replace("name: p", "name: p AS x"))
     with pytest.raises(ConfigurationError, match=r"line 5: The name of core.payment_fact in the SQL is called 'p"):
-        check_folder(open_folder(tmp_path), no_spark, start=START)  # type: ignore[arg-type]
+        check_all(tmp_path, no_spark, start=START, only_changed=True)
     again.write_text(TOTALS.replace("name: p", "name: session_hours"))
     with pytest.raises(ConfigurationError, match=r"line 5: core.payment_fact is called 'session_hours' in the SQL"):
-        check_folder(open_folder(tmp_path), no_spark, start=START)  # type: ignore[arg-type]
+        check_all(tmp_path, no_spark, start=START, only_changed=True)
 
 
 def test_every_audit_of_python_can_be_written() -> None:

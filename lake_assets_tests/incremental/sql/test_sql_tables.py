@@ -12,10 +12,17 @@ import pyarrow as pa
 
 from lake_assets.incremental.engine import iceberg
 from lake_assets.incremental.engine.catch_up import catch_up
-from lake_assets.incremental.sql.analysis import check_folder
-from lake_assets.incremental.sql.folder import folder_pipeline, open_folder
 from lake_assets_tests.incremental.scenario import Lake
-from lake_assets_tests.incremental.sql.folders import BALANCES, PAYMENTS, PAYMENTS_SQL, TOTALS, payments, write
+from lake_assets_tests.incremental.sql.folders import (
+    BALANCES,
+    PAYMENTS,
+    PAYMENTS_SQL,
+    TOTALS,
+    check_all,
+    payments,
+    pipeline_of,
+    write,
+)
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -63,7 +70,7 @@ def test_a_pipeline_of_sql_in_three_modes(tmp_path: Path, catalog: Catalog, spar
     payments(folder)
     write(folder, "balance_dim", BALANCES)
     write(folder, "payments_hourly", TOTALS)
-    checked, declared = check_folder(open_folder(folder), lambda: spark, start=START)
+    checked, declared = check_all(folder, lambda: spark, start=START)
     assert {one.table: dict(one.columns) for one in checked} == {
         "core.payment_fact": {
             "payment_id": "string",
@@ -81,7 +88,7 @@ def test_a_pipeline_of_sql_in_three_modes(tmp_path: Path, catalog: Catalog, spar
         },
     }
     assert all(one.written for one in checked)
-    pipeline = folder_pipeline(folder, start=START)
+    pipeline = pipeline_of(folder, start=START)
     assert [target.table for target in pipeline.targets] == [target.table for target in declared.targets]
 
     lake = Lake(catalog, spark, pipeline)
@@ -102,7 +109,7 @@ def test_a_pipeline_of_sql_in_three_modes(tmp_path: Path, catalog: Catalog, spar
         (1, "b", 1, 7, "{p}"),
     ]
     assert spark.catalog.listTables() == []  # a query leaves no view behind
-    assert check_folder(open_folder(folder), lambda: spark, start=START, only_changed=True)[0] == []
+    assert check_all(folder, lambda: spark, start=START, only_changed=True)[0] == []
 
 
 FAILING = {
@@ -131,12 +138,12 @@ def test_a_row_that_a_query_cannot_compute_is_named_and_others_go_on(
     write(folder, "payments_hourly", TOTALS)
     other = PAYMENTS.replace("payment_fact", "other_fact").replace("      columns:", "      # columns:")
     write(folder, "other_fact", other, PAYMENTS_SQL)
-    _, declared = check_folder(open_folder(folder), lambda: spark, start=START)
+    _, declared = check_all(folder, lambda: spark, start=START)
     lake = Lake(catalog, spark, declared)
     land(lake, payment("p1", "a", 5, 0), payment("p2", "b", 7, 1), through=2)
     for expression, (problem, remedy) in FAILING.items():
         payments(folder, sql=PAYMENTS_SQL.replace("amount,", f"CAST(\n  {expression} AS long) AS amount,"))
-        _, changed = check_folder(open_folder(folder), lambda: spark, start=START)
+        _, changed = check_all(folder, lambda: spark, start=START)
         outcomes = {found.table: found for found in catch_up(lake.engine_of(changed), changed.in_order())}
         failure = outcomes["core.payment_fact"].failure
         assert failure is not None
@@ -151,6 +158,6 @@ def test_a_row_that_a_query_cannot_compute_is_named_and_others_go_on(
     assert len(found(lake, "core.other_fact", "payment_id")) == 2
 
     payments(folder)  # corrected: the session that failed is finished
-    _, corrected = check_folder(open_folder(folder), lambda: spark, start=START)
+    _, corrected = check_all(folder, lambda: spark, start=START)
     assert not any(found.failure for found in catch_up(lake.engine_of(corrected), corrected.in_order()))
     assert found(lake, "core.payment_fact", "payment_id", "amount") == [("p1", 5), ("p2", 7)]
