@@ -524,3 +524,36 @@ def test_while_a_declaration_cannot_be_read_nothing_is_erased_and_no_session_for
     subjects.write_text(text)
     lake("catch-up")
     assert lake.values("core.trip_fact", "trip_id") == ["t2"]
+
+
+def test_what_a_session_would_say_later_is_said_at_once(lake: LakeDoor) -> None:
+    columns = {"trip_id": "string", "amount": "long", "at": "timestamptz"}
+    raw = {"table": "raw.trips", "columns": columns, "time_column": "at", "key": "trip_id"}
+    count = "SELECT trip_id, count(*) AS n, max(at) AS at FROM trips GROUP BY trip_id"
+    window = "SELECT trip_id, sum(amount) OVER (PARTITION BY trip_id) AS n, at FROM trips"
+    row = "SELECT trip_id, 'group by' AS n, at /* OVER () */ FROM trips"
+    tables = {"counted": count, "distinct_trips": "SELECT DISTINCT trip_id, at FROM trips", "windowed": window}
+    facts = [_fact(name, raw, sql=sql) for name, sql in {**tables, "plain": row}.items()]
+    hourly = {**_fact("hourly", raw, sql=count), "mode": {"stateful": {"load": "changed"}}}
+    pair = _fact("pair", raw, sql=row, audits=["no_missing_events"]) | {"key": ["trip_id", "n"]}
+    _write(lake.folder / "tables", {"IncrementalTable": [*facts, hourly, pair]})
+    lake.environment["LAKE_PIPELINES"] = "tables"
+    done = lake.run("check", "--json")
+    assert done.code == 1
+    assert "core.pair.yaml, line 3: no_missing_events() of core.pair needs a single key" in done.err
+    notes = {each["table"]: " ".join(each["warnings"]) for each in json.loads(done.out)}
+    assert notes.keys() == {"core.counted", "core.distinct_trips", "core.windowed", "core.plain", "core.hourly"}
+    combined = {
+        table: note.partition(":")[0] for table, note in notes.items() if "each adds a result of its own" in note
+    }
+    assert combined == {"core.counted": "GROUP BY", "core.distinct_trips": "DISTINCT", "core.windowed": "OVER"}
+
+    said = lake.run("init").out
+    assert "The first event hour is 2026-01-01-00:00: rows of earlier hours are quarantined." in said
+    rows = "trip_id,amount,at\nt1,1,{}T00:05:00Z\n"
+    assert "first event hour" not in lake.land("raw.trips", rows.format("2026-01-01"))
+    early = lake.land("raw.trips", rows.format("2025-12-31"))
+    assert "raw.trips has rows of hours before 2026-01-01-00:00, the first event hour" in early
+    (file,) = (lake.folder / "tables").glob("core.plain.yaml")
+    file.write_text(file.read_text() + "  start: 2025-01-01-00:00\n")
+    assert "first event hour" not in lake.land("raw.trips", rows.format("2025-12-31"))
