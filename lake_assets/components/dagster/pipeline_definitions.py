@@ -20,7 +20,6 @@ from lake_assets.incremental.operations.alerts import Webhook
 from lake_assets.incremental.operations.health import Problem
 from lake_assets.landing.consume.messages import feeds
 from lake_assets.landing.erasure.erase import erases_landed
-from lake_assets.landing.operations.problems import problems
 from lake_assets.settings import Settings
 
 
@@ -67,6 +66,8 @@ def _landing_problems(pipeline: Pipeline, settings: Settings) -> list[Problem]:
     declared = feeds(pipeline, prefix=settings.landing_prefix, max_bytes=settings.landing_message_bytes)
     if not declared:
         return []
+    from lake_assets.landing.operations.problems import problems  # needs Kafka's client, which only landing installs
+
     return problems(settings, declared, now=utc_now(), catalog=open_catalog(settings), servers=kafka_address(settings))
 
 
