@@ -36,10 +36,12 @@ log = logging.getLogger("dagster-webserver")
 
 def declaring_files(pipelines: str) -> Iterator[Path]:
     """Yield the files that declare tables: of folders those of YAML and SQL, of modules all files of their package."""
+    from lake_assets.incremental.sql.files import files_in
+
     for name in pipeline_names(pipelines):
         if is_path(name):
             path = Path(name)
-            files = [path, *path.parent.glob("*")] if path.is_file() else path.rglob("*")
+            files = [path, *path.parent.glob("*")] if path.is_file() else files_in(path)
             yield from (file for file in files if file.name.endswith(SUFFIXES))
         else:
             yield from _files_of_module(name.partition(":")[0])

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -230,9 +231,14 @@ class SqlText:
         return f"{shown(self.file)}:{self.first_line + line - 1}"
 
 
-def is_declaration(file: Path) -> bool:
-    """Return whether a path is a YAML file. A folder may have such a name, too."""
-    return file.suffix in YAML and file.is_file()
+def files_in(folder: Path) -> Iterator[Path]:
+    """Yield the files of a folder and its subfolders, without hidden subfolders and virtual environments."""
+    for place, folders, names in os.walk(folder):
+        here = Path(place)
+        folders[:] = [
+            each for each in folders if not each.startswith(".") and not (here / each / "pyvenv.cfg").exists()
+        ]
+        yield from (here / name for name in names)
 
 
 def read_declarations(path: Path) -> tuple[list[Declaration], list[Broken]]:
@@ -242,7 +248,9 @@ def read_declarations(path: Path) -> tuple[list[Declaration], list[Broken]]:
             f"There is no folder {path}.", remedy="Name the folder of the YAML files that declare tables."
         )
         return [], [Broken(missing, None)]
-    files = [path] if path.is_file() else filter(is_declaration, sorted(path.rglob("*")))
+    files = (
+        [path] if path.is_file() else sorted(file for file in files_in(path) if file.suffix in YAML and file.is_file())
+    )
     found: list[Declaration] = []
     broken: list[Broken] = []
     for file in files:

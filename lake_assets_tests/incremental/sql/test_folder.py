@@ -83,6 +83,17 @@ def test_a_folder_is_a_pipeline(tmp_path: Path, bare_home: Settings) -> None:
     assert [raw.table for raw in pipeline.raw] == ["raw.payments"]
 
 
+def test_hidden_folders_and_virtual_environments_declare_nothing(tmp_path: Path, bare_home: Settings) -> None:
+    payments(tmp_path)
+    store(tmp_path)
+    for place in (".github/workflows", "env/lib", ".venv/lib", "tables/.hidden"):
+        (tmp_path / place).mkdir(parents=True)
+        (tmp_path / place / "broken.yaml").write_text("type: [")
+    (tmp_path / "env" / "pyvenv.cfg").write_text("home = /usr/bin")
+    settings = bare_home.model_copy(update={"pipelines": str(tmp_path), "start": START})
+    assert [target.table for target in open_pipeline(settings).targets] == ["core.payment_fact"]
+
+
 def test_a_relative_folder_is_meant_from_where_the_command_runs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
