@@ -53,7 +53,9 @@ def created_again(mail: Traffic) -> None:
             time.sleep(0.1)
 
 
-@pytest.mark.parametrize(("lose", "is_begun"), [(removed, True), (created_again, False)])
+@pytest.mark.parametrize(
+    ("lose", "is_begun"), [(removed, True), pytest.param(created_again, False, marks=pytest.mark.journey)]
+)
 def test_a_stream_that_lost_messages_holds_nobody_up_and_goes_on_when_that_is_accepted(
     home: Settings, spark: SparkSession, kafka: str, zookeeper: str, lose: Lose, *, is_begun: bool
 ) -> None:
