@@ -96,6 +96,11 @@ class Source:
             require_column(self.key, f"The key of {self.table}")
         for column in self.order_columns:
             require_column(column, f"The order of {self.table}")
+        if not all(isinstance(rule, Rule) for rule in self.rules):
+            raise ConfigurationError(
+                f"The rules of {self.table} are {self.rules!r}.",
+                remedy='Write rules=(Rule("amount is negative", "amount < 0"),).',
+            )
         self._check_versions()
 
     @property

@@ -304,3 +304,9 @@ def test_the_code_version_of_a_source_without_versions_is_the_one_of_older_relea
     assert _as_hashed(source) == text
     last = replace(source, keep="last", order_by="event_ts")
     assert _as_hashed(last) != _as_hashed(replace(last, deleted="op = 'D'")) != text
+
+
+@pytest.mark.parametrize("rules", [{"bad": "x < 0"}, ("x < 0",), "x < 0"])
+def test_rules_that_are_none_are_named(rules: Any) -> None:
+    with pytest.raises(ConfigurationError, match=r"(?s)The rules of raw\.clicks are .*Rule\("):
+        Source("raw.clicks", time_column="event_ts", key="click_id", rules=rules)
