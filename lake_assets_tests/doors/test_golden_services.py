@@ -43,6 +43,7 @@ def test_landing_goes_on(unpack: Unpack, spark_server: str) -> None:
     for account in ("a3", "a4"):
         lake("erase", "account", account)
         assert lake.json("erasure", "certify", "account", account)["nowhere"]
+    lake("landing", "run", "--once", "--no-heartbeats")  # what one zone had scrubbed can be compared only now
     lake("catch-up")
     right = sorted((f"s{number}", f"a{number % 5}") for number in range(48) if number % 5 < 3)
     for table in ("raw.signups", "core.signup_fact"):

@@ -11,7 +11,7 @@ from uuid import uuid4
 from lake_assets.base.failpoints import reach
 from lake_assets.errors import FilesDiffer, LakeError, ZoneMismatch
 from lake_assets.landing.files.checksum import NOTHING, Checksum
-from lake_assets.landing.files.entries import DataFile, names_of
+from lake_assets.landing.files.entries import DataFile, file_name, names_of
 from lake_assets.landing.files.records import Record
 from lake_assets.landing.files.zone_folder import MARKER, Draft, Zone
 from lake_assets.landing.manifest.schema import CURRENT_STAGES, READABLE, Entry, Stage, Verdict, files_of
@@ -79,6 +79,8 @@ class ZoneWriter:
     def land(self, draft: Draft, *, now: datetime, stage: Stage = "live") -> Verdict:
         """Move a draft to its place and add it to the manifest.
 
+        A process that died may have left the file as it was before deletion requests, without an entry: it goes.
+
         Returns:
             The verdict of the file.
 
@@ -86,8 +88,13 @@ class ZoneWriter:
             FilesDiffer: It differs from the other zone's file; it is quarantined.
             LandingError: What else `Manifest.add` raises; the file is removed.
         """
+        file = draft.file
         with self._placed(draft):
-            return self.manifest.add(draft.file, now=now, stage=stage)
+            verdict = self.manifest.add(file, now=now, stage=stage)
+        unscrubbed = file_name(file.shard, file.ranges, frozenset(), file.kind)
+        if file.deletions and self.entry(unscrubbed) is None:
+            self.zone.drop(unscrubbed)
+        return verdict
 
     def replace(
         self,
