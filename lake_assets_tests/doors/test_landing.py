@@ -184,6 +184,7 @@ def test_a_zone_that_stands_still_is_told_and_not_the_other_one(shop: Shop) -> N
     shop.send(["o1", "o2"])
     assert shop.land("--zone", "a").code == 0
     shop.send(["o3"])
+    time.sleep(2)  # longer than the deadline, also on a machine that is quick
     for words in (["status"], ["doctor"], ["landing", "status"]):
         done = shop.lake.run(*words)
         text = " ".join(done.text.split())
