@@ -261,10 +261,10 @@ def landing_problems(*, ask_kafka: bool = True) -> list[Problem]:
 
     found = settings()
     declared: tuple[Feed, ...] = ()
-    with suppress(LakeError):  # what is wrong with the declarations is told elsewhere
+    with suppress(LakeError):  # `lake doctor` reports declarations by a check of their own
         declared = feeds(open_pipeline(found), prefix=found.landing_prefix, max_bytes=found.landing_message_bytes)
     catalog = None
-    with suppress(LakeError):  # and what is wrong with the catalog, too
+    with suppress(LakeError):  # and the catalog
         catalog = None if is_blank(found) else open_catalog(found)
     servers = kafka_address(found) if ask_kafka and declared else None
     return problems(found, declared, now=datetime.now(UTC), catalog=catalog, servers=servers)

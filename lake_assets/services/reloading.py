@@ -20,7 +20,7 @@ LOOK_SECONDS = 2
 """Time between two looks at the files. They are read when two looks find them alike: editors write in several steps."""
 
 IDLE_SECONDS = 60
-"""How long a moment without a run is waited for. Then the code server is told to end, which it does after its runs."""
+"""The longest wait for a moment without a run. Then the code server gets the signal to end; it ends after its runs."""
 
 OWN = "lake_assets"
 """The package itself, which nobody edits while it runs."""

@@ -228,19 +228,26 @@ def _error(stream: Stream, opened: Checkpoint) -> BatchFailed:
 
 def _replace(stream: Stream, guard: Guard, opened: Checkpoint) -> Checkpoint:
     """Withdraw the open batch, and store the intent of the part that is tried next."""
-    guard.confirm()
     checkpoints = stream.tables.checkpoints
-    data = next(commit for commit in stream.commits if commit.name == DATA_COMMIT)
-    if has_changed_rows(stream.tables, stream.app_id(data), data.table, opened):
+    if not _withdraw(stream, guard, opened):
         return checkpoints.move(stream.app_name, opened, replace(opened, trouble=None))
-    commits = {commit.name: (stream.app_id(commit), commit.table) for commit in stream.commits}
-    withdraw(stream.tables, commits, opened)
-    reach(BATCH_WITHDRAWN)
-    guard.confirm()
     part = replacement(opened, _present_versions(stream))
     checkpoints.move(stream.app_name, opened, part)
     reach(BATCH_REPLACED)
     return part
+
+
+def _withdraw(stream: Stream, guard: Guard, opened: Checkpoint) -> bool:
+    """Withdraw the open batch, unless it has changed rows after all; return whether it is withdrawn."""
+    guard.confirm()
+    data = next(commit for commit in stream.commits if commit.name == DATA_COMMIT)
+    if has_changed_rows(stream.tables, stream.app_id(data), data.table, opened):
+        return False
+    commits = {commit.name: (stream.app_id(commit), commit.table) for commit in stream.commits}
+    withdraw(stream.tables, commits, opened)
+    reach(BATCH_WITHDRAWN)
+    guard.confirm()
+    return True
 
 
 def _set_aside(stream: Stream, guard: Guard, opened: Checkpoint) -> None:
@@ -248,13 +255,8 @@ def _set_aside(stream: Stream, guard: Guard, opened: Checkpoint) -> None:
 
     A batch that has changed rows stays open: its other commits are to be made.
     """
-    guard.confirm()
-    data = next(commit for commit in stream.commits if commit.name == DATA_COMMIT)
-    if has_changed_rows(stream.tables, stream.app_id(data), data.table, opened):
+    if not _withdraw(stream, guard, opened):
         return
-    withdraw(stream.tables, {each.name: (stream.app_id(each), each.table) for each in stream.commits}, opened)
-    reach(BATCH_WITHDRAWN)
-    guard.confirm()
     batch = opened.batch
     nothing = replace(batch.messages, end=batch.messages.start)
     stream.tables.checkpoints.move(stream.app_name, opened, ended(stream, batch, nothing, batch.since or batch.reads))

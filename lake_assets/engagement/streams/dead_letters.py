@@ -16,6 +16,7 @@ from lake_assets.connections.kafka import client, kafka_error
 from lake_assets.engagement.deduplication.repeated import REPEATED
 from lake_assets.engagement.erasure.registry import ERASED
 from lake_assets.engagement.model.delta_log import open_table
+from lake_assets.engagement.model.lake import STREAMS
 from lake_assets.engagement.model.table_schemas import DEAD_LETTER
 from lake_assets.engagement.model.tables import LakeTables
 from lake_assets.engagement.streams.accept import LOST
@@ -52,7 +53,7 @@ class Letters:
 def dead_letters(tables: LakeTables) -> list[Letters]:
     """Return the dead letters of a lake, by topic and reason. Starts no Spark."""
     found: dict[tuple[str, str], list[dict[str, Any]]] = defaultdict(list)
-    for row in _rows(tables, ["topic", "partition", "offset", "reason", "message"]):
+    for row in _rows(tables):
         found[row["topic"], row["reason"]].append(row)
     letters = []
     for (topic, reason), rows in sorted(found.items()):
@@ -73,9 +74,8 @@ def send_again(tables: LakeTables, servers: str) -> int:
     Raises:
         ServiceError: Kafka does not take them. Those that it has not confirmed stay dead letters.
     """
-    columns = ["topic", "partition", "offset", "reason", "message"]
-    rows = [row for row in _rows(tables, columns) if row["message"] is not None and _is_mistake(row["reason"])]
-    topics = {tables.lake.topic(name) for name in ("ingestion", "mutation", "retention")}
+    rows = [row for row in _rows(tables) if row["message"] is not None and _is_mistake(row["reason"])]
+    topics = {tables.lake.topic(name) for name in STREAMS}
     rows = [row for row in rows if row["topic"] in topics]
     refused: list[object] = []
 
@@ -112,6 +112,7 @@ def _is_mistake(reason: str) -> bool:
     return reason not in NO_MISTAKES and not reason.startswith(LOST)
 
 
-def _rows(tables: LakeTables, columns: list[str]) -> list[dict[str, Any]]:
+def _rows(tables: LakeTables) -> list[dict[str, Any]]:
+    columns = ["topic", "partition", "offset", "reason", "message"]
     rows: list[dict[str, Any]] = open_table(tables.location(DEAD_LETTER)).to_pyarrow_table(columns=columns).to_pylist()
     return sorted(rows, key=lambda row: (row["topic"], row["partition"], row["offset"]))

@@ -2,8 +2,8 @@
 
 A Parquet file is searched in its rows, and in the bounds and metadata of its footer; an Avro file (manifests and their
 lists, landed files) in its records, with the bounds of columns among them, and in its header; any other file as bytes.
-A file that cannot be decoded is searched as bytes, too, and reported as undecoded. What counts as the id, in columns of
-ids and in other text, is told by `base.id_matcher`; in bytes that are no text it counts anywhere.
+A file that cannot be decoded is searched as bytes, too, and reported as undecoded. In columns of
+ids and in other text, `base.id_matcher` decides what counts as the id; in bytes that are no text it counts anywhere.
 """
 
 from __future__ import annotations

@@ -91,9 +91,10 @@ class ZoneWriter:
         file = draft.file
         with self._placed(draft):
             verdict = self.manifest.add(file, now=now, stage=stage)
-        unscrubbed = file_name(file.shard, file.ranges, frozenset(), file.kind)
-        if file.deletions and self.entry(unscrubbed) is None:
-            self.zone.drop(unscrubbed)
+        if file.deletions:
+            unscrubbed = file_name(file.shard, file.ranges, frozenset(), file.kind)
+            if self.entry(unscrubbed) is None:
+                self.zone.drop(unscrubbed)
         return verdict
 
     def replace(

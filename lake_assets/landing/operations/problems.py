@@ -84,7 +84,7 @@ def problems(
             kind: Kind = "dead_letters" if letters.over_limit else "few_dead_letters"
             found.append(Problem(feed.topic, kind, letters.sentence, letters.remedy))
     if servers is not None:
-        with suppress(ServiceError):  # whether Kafka answers is told elsewhere
+        with suppress(ServiceError):  # a Kafka that does not answer is reported as a service
             found += _not_landed(manifest, servers, feeds, gone, before=now - deadline)
     return found
 

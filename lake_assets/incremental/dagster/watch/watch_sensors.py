@@ -189,10 +189,10 @@ class CalmTargets:
 
 
 def alerts(engine: Engine, instance: dg.DagsterInstance, calm: CalmTargets | None = None) -> Iterator[Problem]:
-    """Yield all present problems that a person is told of, target by target.
+    """Yield all present problems of which an alert is sent, target by target.
 
     These are the errors of `operations.health`, and what only Dagster knows: sessions without attempts left, and
-    targets that differ from a rebuild. A session that failed is told of when it is not attempted again by itself.
+    targets that differ from a rebuild. For a session that failed, an alert is sent when no attempt is left.
 
     Args:
         engine: Decides.
