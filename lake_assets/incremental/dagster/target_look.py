@@ -172,12 +172,14 @@ class TargetLook:
         events: list[SensorEvent] = [event for record in unmarked for event in self._session_events(record)]
         marked = {event.partition for event in events if isinstance(event, dg.AssetMaterialization)}
         missing = self._unmarked_partitions(marked)
-        events += completed(self.engine.catalog, self.target, missing[:PARTITIONS_PER_LOOK], self._committed)
-        if missing and not marked:
-            events += self._repeated_evaluations()
-        if not missing and not marked:
+        events[:0] = completed(self.engine.catalog, self.target, missing[:PARTITIONS_PER_LOOK], self._committed)
+        pending = self._pending_events(decision)
+        if events:
+            found = (event for event in [*events, *pending] if isinstance(event, dg.AssetCheckEvaluation))
+            events += self._repeated_evaluations({event.check_name for event in found})
+        else:
             events += self._completeness_events()
-        events += self._pending_events(decision)
+        events += pending
         if len(missing) > PARTITIONS_PER_LOOK:
             return Seen(decision.reason, events=tuple(events), again_at=self._now())
         return Seen(
@@ -208,10 +210,10 @@ class TargetLook:
         shown = {*marked, *self.instance.get_materialized_partitions(self.key)}
         return [hour for hour in sorted(found) if (key := grain.key(hour)) <= last_key and key not in shown]
 
-    def _repeated_evaluations(self) -> Iterator[SensorEvent]:
-        """Yield the last evaluation of each check: Dagster shows none that came before the newest materialization."""
+    def _repeated_evaluations(self, evaluated: Collection[str]) -> Iterator[SensorEvent]:
+        """Yield the last evaluation of each other check: Dagster shows none that came before a materialization."""
         for spec in check_specs(self.key, self.target):
-            last = last_evaluation(self.instance, spec.key)
+            last = None if spec.name in evaluated else last_evaluation(self.instance, spec.key)
             if last is not None:
                 yield of_no_materialization(last)
 
