@@ -38,7 +38,7 @@ _SERVICES: TableView[ServiceStatus] = TableView(
 
 
 def up() -> None:
-    """Create missing tables and start the local services: Spark, ZooKeeper, Kafka and Dagster."""
+    """Create missing tables and start the local services that they need: Spark, Dagster, Kafka, ZooKeeper."""
     from lake_assets.services import lifecycle
 
     for broken in analyse_changed_queries().broken:

@@ -141,7 +141,8 @@ def _start(settings: Settings, report: Report, patience: float) -> None:
     dagster_services.write_dagster_files(settings, ports["code"], runs=runs)
     try:
         start_services(services, settings.home, supervisor.guard(settings), report=report, patience=patience)
-        apply_login(settings, ports["zookeeper"])
+        if any(service.name == "zookeeper" for service in services):
+            apply_login(settings, ports["zookeeper"])
     except BaseException:  # Ctrl-C too: an interrupted start must leave nothing running
         _stop_all(settings.home, lambda _: None)
         raise

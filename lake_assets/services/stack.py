@@ -11,12 +11,13 @@ from typing import TYPE_CHECKING
 
 from lake_assets.base.extras import installed
 from lake_assets.connections.addresses import create_spark_token, spark_address
-from lake_assets.services.dagster_services import code_server, daemon, webserver
+from lake_assets.errors import LakeError
+from lake_assets.services.dagster_services import code_server, daemon, dagster_environment, webserver
 from lake_assets.services.kafka import kafka
-from lake_assets.services.landing.processes import landing_processes
-from lake_assets.services.service import Service, all_running, free_port
+from lake_assets.services.service import Service, all_running, free_port, log_says, python_module
 from lake_assets.services.spark import spark
 from lake_assets.services.zookeeper import zookeeper
+from lake_assets.settings import pipeline_names
 
 if TYPE_CHECKING:
     from lake_assets.settings import Settings
@@ -24,24 +25,33 @@ if TYPE_CHECKING:
 PORT_NAMES = ("spark", "zookeeper", "kafka", "kafka-controller", "code", "webserver")
 """Names of the ports that `services_of` takes."""
 
+ZONES = ("a", "b")
+
+LANDING_STARTED = "Landing has started"
+"""Begins a line that each process of landing prints when it is connected."""
+
+SIMULATED = "lake_assets.membership:"
+"""Begins the names of the demo's pipeline. Heartbeats of now would complete its simulated hours too early."""
+
 
 def services_of(settings: Settings, ports: Mapping[str, int]) -> list[Service]:
-    """Return the services to run on this machine.
+    """Return the services to run on this machine: those that what is declared needs.
 
-    Spark, ZooKeeper or Kafka is left out if the settings have an address of it: then somebody else runs it. Kafka is
-    also left out if the extra `landing` is not installed: nothing could connect to it. The processes of landing run if
-    the pipeline declares feeds.
+    Spark, ZooKeeper or Kafka is left out if the settings have an address of it: then somebody else runs it. ZooKeeper
+    is there for engagement lakes and served tables, Kafka for engagement lakes and feeds, and the processes of landing
+    for feeds. Kafka is also left out if the extra `landing` is not installed: nothing could connect to it.
 
     Args:
         settings: The settings of the home.
         ports: A port for each of `PORT_NAMES`.
     """
+    parts = _declared_parts(settings)
     services = []
     if not settings.spark_remote:
         services.append(spark(settings, ports["spark"]))
-    if not settings.zookeeper:
+    if not settings.zookeeper and parts & {"engagement", "serving"}:
         services.append(zookeeper(settings.home, ports["zookeeper"]))
-    if not settings.kafka and installed("landing"):
+    if not settings.kafka and parts & {"engagement", "landing"} and installed("landing"):
         services.append(kafka(settings, ports["kafka"], ports["kafka-controller"]))
     connected = _with_addresses(settings, ports)
     services += [
@@ -49,8 +59,53 @@ def services_of(settings: Settings, ports: Mapping[str, int]) -> list[Service]:
         webserver(connected, ports),
         daemon(connected, ports),
     ]
-    if installed("landing"):
+    if "landing" in parts and installed("landing"):
         services += landing_processes(connected, kafka_port=None if settings.kafka else ports["kafka"])
+    return services
+
+
+def _declared_parts(settings: Settings) -> set[str]:
+    """Return which of landing, engagement and serving are declared. What cannot be read, the code server reports."""
+    from lake_assets.incremental.declaration import Topic
+    from lake_assets.incremental.from_settings import open_pipeline
+
+    if any(name.startswith(SIMULATED) for name in pipeline_names(settings.pipelines)):
+        return {"engagement", "serving"}
+    try:
+        pipeline = open_pipeline(settings)
+    except LakeError:
+        return {"engagement", "serving"}
+    declared = {
+        "landing": any(isinstance(raw.feed, Topic) for raw in pipeline.raw),
+        "engagement": bool(settings.lakes),
+        "serving": bool(settings.serving_groups) or any(target.served for target in pipeline.targets),
+    }
+    return {part for part, is_declared in declared.items() if is_declared}
+
+
+def landing_processes(settings: Settings, *, kafka_port: int | None) -> list[Service]:
+    """Return the processes of landing: one for each zone, and one that loads files and sends heartbeats.
+
+    Each of them uses about 175 MB before the first message.
+
+    Args:
+        settings: With the address of Kafka.
+        kafka_port: The port of the local broker, for which they wait; None if somebody else runs Kafka.
+    """
+    commands = {**{f"landing-{zone}": ("tail", zone) for zone in ZONES}, "landing-load": ("load",)}
+    services = []
+    for name, command in commands.items():
+        log = settings.home / "logs" / f"{name}.log"
+        service = Service(
+            name=name,
+            command=python_module("lake_assets.cli.main", "landing", *command),
+            home=settings.home,
+            after=kafka_port,
+            environment=dagster_environment(settings),
+            ready=log_says(log, LANDING_STARTED),
+            remedy="Correct what the log names, such as LAKE_KAFKA, or the feeds of the pipeline.",
+        )
+        services.append(service)
     return services
 
 

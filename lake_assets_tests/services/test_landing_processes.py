@@ -20,8 +20,7 @@ from lake_assets.incremental.engine.iceberg import create_raw, load
 from lake_assets.incremental.from_settings import open_pipeline
 from lake_assets.landing.tailing.zone_lock import locked_zone
 from lake_assets.services import lifecycle, supervisor
-from lake_assets.services.landing.processes import landing_processes
-from lake_assets.services.stack import PORT_NAMES, services_of
+from lake_assets.services.stack import PORT_NAMES, landing_processes, services_of
 from lake_assets.settings import Settings
 
 NAMES = ["landing-a", "landing-b", "landing-load"]
@@ -29,13 +28,22 @@ PORTS = dict.fromkeys(PORT_NAMES, 9)
 SECONDS = 180
 
 DECLARED = """
-from lake_assets import Pipeline, RawTable, Topic
+from lake_assets import Pipeline, RawTable, Source, Stateless, Topic, incremental_asset
 
 COLUMNS = {{"order_id": "string", "customer_id": "string", "ordered_at": "timestamptz"}}
 FED = RawTable("raw.orders", COLUMNS, time_column="ordered_at", feed=Topic("customer_id", name="{topic}"))
 NOT_FED = RawTable("raw.orders", COLUMNS, time_column="ordered_at")
 PIPELINE = Pipeline(raw=(FED,), targets=(), start="2026-01-01-00:00")
 WITHOUT = Pipeline(raw=(NOT_FED,), targets=(), start="2026-01-01-00:00")
+
+ORDERS = Source(NOT_FED.table, time_column="ordered_at")
+@incremental_asset(
+    mode=Stateless(), sources=[ORDERS], key="order_id", time_column="ordered_at", columns=COLUMNS, served=True
+)
+def order_fact(spark, orders):
+    return orders
+
+SERVED = Pipeline(raw=(NOT_FED,), targets=(order_fact,), start="2026-01-01-00:00")
 """
 
 
@@ -61,15 +69,22 @@ def home(bare_home: Settings, module: str, kafka: str) -> Iterator[Settings]:
     lifecycle.down(bare_home, report=print)
 
 
-def test_they_run_where_a_feed_is_declared_and_wait_for_the_local_broker(bare_home: Settings, module: str) -> None:
+def test_services_are_those_that_what_is_declared_needs(bare_home: Settings, module: str) -> None:
     def found(pipelines: str, **changed: str | None) -> dict[str, int | None]:
         chosen = bare_home.model_copy(update={"pipelines": pipelines, **changed})
-        return {s.name: s.after for s in services_of(chosen, PORTS) if s.name.startswith("landing")}
+        services = {s.name: s.after for s in services_of(chosen, PORTS)}
+        assert {"spark", "code", "webserver", "daemon"} <= set(services)
+        return {name: after for name, after in services.items() if name.startswith(("landing", "kafka", "zookeeper"))}
 
-    assert found(f"{module}:PIPELINE") == dict.fromkeys(NAMES, 9)
+    without, both = f"{module}:WITHOUT", {"zookeeper", "kafka"}
+    assert found(without) == {}
+    assert set(found(without, lakes="email_event")) == both
+    assert set(found(f"{module}:SERVED")) == {"zookeeper"}
+    assert found(f"{module}:PIPELINE") == {"kafka": None} | dict.fromkeys(NAMES, 9)
     assert found(f"{module}:PIPELINE", kafka="elsewhere:9092") == dict.fromkeys(NAMES)
-    for without in (f"{module}:WITHOUT", "lake_assets.membership:PIPELINE", "nowhere:PIPELINE"):
-        assert found(without) == {}
+    for every in ("lake_assets.membership:PIPELINE", "nowhere:PIPELINE"):
+        assert set(found(every)) == both
+    assert set(found(without, lakes="no_such_lake")) == both  # the code server says what is wrong with it
 
 
 def test_they_land_and_load_and_one_that_is_killed_comes_back_alone(home: Settings, kafka: str, topic: str) -> None:
