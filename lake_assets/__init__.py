@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from lake_assets.components.dagster.tables import IncrementalTable, SourceTable
+    from lake_assets.coordination import JobCoordinator
     from lake_assets.errors import LakeError
     from lake_assets.incremental.dagster.assets import incremental_definitions
     from lake_assets.incremental.declaration import (
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
 __all__ = [
     "Defer",
     "IncrementalTable",
+    "JobCoordinator",
     "Lake",
     "LakeError",
     "Pipeline",
@@ -65,6 +67,7 @@ _DECLARATION = "lake_assets.incremental.declaration"
 _MODULES = {
     "Defer": _DECLARATION,
     "IncrementalTable": _COMPONENTS,
+    "JobCoordinator": "lake_assets.coordination",
     "Lake": "lake_assets.incremental.lake",
     "LakeError": "lake_assets.errors",
     "Pipeline": _DECLARATION,

@@ -11,12 +11,12 @@ import tomllib
 import pytest
 
 import lake_assets
-from lake_assets import Lake
+from lake_assets import JobCoordinator, Lake
 from lake_assets.settings import PROJECT
 
 NAMES = """
-Defer IncrementalTable Lake LakeError Pipeline RawTable Rule Sequential Served SessionContext Settings Source
-SourceTable Stateful Stateless Subject Topic __version__ audits incremental_asset incremental_definitions
+Defer IncrementalTable JobCoordinator Lake LakeError Pipeline RawTable Rule Sequential Served SessionContext Settings
+Source SourceTable Stateful Stateless Subject Topic __version__ audits incremental_asset incremental_definitions
 lake_resources utc_now
 """
 LAKE = {
@@ -32,6 +32,9 @@ LAKE = {
     "verify": "(self, target: 'str | None' = None) -> 'list[Comparison]'",
     "why": "(self, target: 'str', hour: 'str') -> 'list[HourBuild]'",
 }
+COORDINATOR = """
+claim close confirm done explain from_properties give_turn give_up lock locked register token turn unlock
+"""
 NOT_LOADED = ("dagster", "pyspark", "pyiceberg", "pyarrow", "pydantic")
 
 
@@ -49,6 +52,12 @@ def test_the_surface_of_lake() -> None:
         if not name.startswith("_"):
             found[name] = "property" if isinstance(member, property) else str(inspect.signature(member))
     assert found == LAKE
+
+
+def test_the_surface_of_the_coordinator_is_on_its_page() -> None:
+    assert [name for name in dir(JobCoordinator) if not name.startswith("_")] == COORDINATOR.split()
+    page = (PROJECT / "docs" / "coordination.md").read_text()
+    assert [name for name in COORDINATOR.split() if f"`{name}" not in page and f".{name}(" not in page] == []
 
 
 def test_an_import_loads_neither_dagster_nor_spark() -> None:

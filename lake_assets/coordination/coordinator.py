@@ -7,20 +7,33 @@ docs/coordination.md describes the guarantees and the assumptions behind them.
 
 from __future__ import annotations
 
+import threading
 import time
-from collections.abc import Callable, Collection, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, Self
 
+from kazoo.protocol.states import KazooState
+
+from lake_assets.connections.addresses import required, zookeeper_address
+from lake_assets.connections.zookeeper import zookeeper_client
 from lake_assets.coordination.contender import holder, in_background, repeat_until_done
 from lake_assets.coordination.lock_handle import LockHandle, acquire
+from lake_assets.coordination.properties import TurnProperties
 from lake_assets.coordination.registry import Registry
 from lake_assets.coordination.rules import Refused, Turn, checked_name, decide, stream
 from lake_assets.errors import ConfigurationError, CoordinationError, LockLost, LockNotFree, NotHolder, TurnRefused
+from lake_assets.settings import settings
 
 if TYPE_CHECKING:
     from kazoo.client import KazooClient
+    from pyspark import SparkConf
+    from pyspark.sql import SparkSession
+
+LOCK_SECONDS = 60.0
+"""How long `lock()` waits, unless a program says how long."""
 
 RETRY_SECONDS = 1.0
 """Between a refusal and the next try."""
@@ -33,7 +46,11 @@ Claim = Callable[[int], None]
 
 
 class JobCoordinator:
-    """One stream's access to one lock, for one thread. A stream that has ended starts again with a new coordinator."""
+    """One stream's access to one lock.
+
+    Several threads may call `turn()`; the other methods are for one thread. As a context manager, it is closed at the
+    end of the block. A stream that has ended starts again with a new coordinator.
+    """
 
     def __init__(
         self,
@@ -72,6 +89,57 @@ class JobCoordinator:
         self._registry = Registry(zk, lock_name)
         self._handle: LockHandle | None = None
         self._turn: Turn | None = None
+        self._own_client = ExitStack()
+        self._one_turn = threading.Lock()
+
+    @classmethod
+    def from_properties(
+        cls,
+        properties: Mapping[str, str] | str | Path | SparkSession | SparkConf,
+        *,
+        zookeeper: str | KazooClient | None = None,
+        timeout: float = LOCK_SECONDS,
+        first: bool = False,
+        claim: Claim | None = None,
+    ) -> Self:
+        """Return the coordinator that properties describe.
+
+        `job.coordinator.lock.name` is the guarded resource, `job.coordinator.name` this stream, and
+        `job.coordinator.predecessor` the stream after which it may run: one name, several with commas, or `any`. Each
+        may have the prefix `spark.`. Properties of other names are ignored.
+
+        Args:
+            properties: A mapping, the path of a properties file as Java and Spark read it, or a configuration of Spark.
+            zookeeper: `host:port,...` of the ensemble, with which a session begins that `close()` ends; or a started
+                client, which stays open. None: LAKE_ZOOKEEPER, or the one of `lake up`.
+            timeout: Seconds that `lock()` waits; more than 0.
+            first: Whether it may run when no stream has run yet. A stream with predecessor `any` always may.
+            claim: What `claim()` calls.
+
+        Raises:
+            ConfigurationError: A property is missing, empty, unknown or invalid; the message names it.
+            ServiceError: No ZooKeeper is known, or none answers.
+        """
+        found = TurnProperties.read(properties)
+        own = ExitStack()
+        if zookeeper is None or isinstance(zookeeper, str):
+            hosts = required(zookeeper_address(settings()), "ZooKeeper") if zookeeper is None else zookeeper
+            zookeeper = own.enter_context(zookeeper_client(hosts))
+        coordinator = cls(found.lock_name, found.name, found.predecessor, zookeeper, timeout, first=first, claim=claim)
+        coordinator._own_client = own
+        return coordinator
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Release the lock, stop waiting, and end the session that `from_properties` began. Safe to repeat."""
+        self._own_client.close()
+        self.unlock()
+        self.give_up()
 
     @property
     def token(self) -> int:
@@ -237,7 +305,7 @@ class JobCoordinator:
     def turn(self, *, max_wait: float, sleep: Callable[[float], None] = time.sleep) -> Iterator[str | None]:
         """Run the block as a whole turn: `lock()` and `register()`, repeated each second, then `done()` and `unlock()`.
 
-        If the block raises, the turn stays running.
+        If the block raises, the turn stays running. Turns of several threads come one after the other.
 
         Args:
             max_wait: Seconds to wait for the turn.
@@ -249,36 +317,43 @@ class JobCoordinator:
         Raises:
             TurnRefused: It was not this stream's turn within `max_wait` seconds. No node of the attempt is left.
             LockNotFree: The lock was not free within `max_wait` seconds. No node of the attempt is left.
+            LockLost: Another stream may hold the lock, so the turn is not recorded as done.
         """
+        end = self._clock() + max_wait
+        if not self._one_turn.acquire(timeout=max_wait):
+            raise self._not_free(max_wait)
         try:
-            predecessor = self._wait_for_turn(max_wait, sleep)
+            predecessor = self._wait_for_turn(max_wait, end, sleep)
+            try:
+                yield predecessor
+                self.done()
+            finally:
+                self.unlock()
+        finally:
+            self._one_turn.release()
+
+    def _wait_for_turn(self, max_wait: float, end: float, sleep: Callable[[float], None]) -> str | None:
+        try:
+            while True:
+                refused: CoordinationError | None = None
+                seconds_left = end - self._clock()
+                try:
+                    if self.lock(max(RETRY_SECONDS, min(self._timeout, seconds_left))):
+                        return self.register()
+                except (TurnRefused, LockLost) as error:
+                    refused = error
+                if self._clock() + RETRY_SECONDS > end:
+                    raise refused or self._not_free(max_wait)
+                sleep(RETRY_SECONDS)
         except BaseException:
             self.give_up()
             raise
-        try:
-            yield predecessor
-            self.done()
-        finally:
-            self.unlock()
-
-    def _wait_for_turn(self, max_wait: float, sleep: Callable[[float], None]) -> str | None:
-        end = self._clock() + max_wait
-        while True:
-            refused: CoordinationError | None = None
-            seconds_left = end - self._clock()
-            try:
-                if self.lock(max(RETRY_SECONDS, min(self._timeout, seconds_left))):
-                    return self.register()
-            except (TurnRefused, LockLost) as error:
-                refused = error
-            if self._clock() + RETRY_SECONDS > end:
-                raise refused or self._not_free(max_wait)
-            sleep(RETRY_SECONDS)
 
     def _not_free(self, seconds: float) -> LockNotFree:
         path = self._registry.lock_path
-        held_by = holder(self._zk, path, HOLDER_SECONDS)
-        return LockNotFree(path, seconds=seconds, stream=self.stream.name, holder=held_by)
+        answers = self._zk.state == KazooState.CONNECTED
+        held_by = holder(self._zk, path, HOLDER_SECONDS) if answers else None
+        return LockNotFree(path, seconds=seconds, stream=self.stream.name, holder=held_by, answers=answers)
 
     def _required_handle(self) -> LockHandle:
         if self._handle is None:

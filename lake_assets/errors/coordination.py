@@ -10,12 +10,20 @@ class CoordinationError(LakeError):
 
 
 class LockNotFree(CoordinationError):
-    """The lock was not acquired in time. No contender is left behind. holder: None if it is not known."""
+    """The lock was not acquired in time. No contender is left behind.
 
-    def __init__(self, lock: str, *, seconds: float, stream: str, holder: str | None) -> None:
+    Args:
+        holder: The stream that holds it; None if it is not known.
+        answers: Whether ZooKeeper answers.
+    """
+
+    def __init__(self, lock: str, *, seconds: float, stream: str, holder: str | None, answers: bool = True) -> None:
+        held = f"{holder or 'an unknown process'} holds it" if answers else "ZooKeeper does not answer"
         super().__init__(
-            f"{lock} was not free within {seconds:g} s: {stream} waits, and {holder or 'an unknown process'} holds it.",
-            remedy="Wait if the turn of the holder takes long; otherwise check whether the holder still works.",
+            f"{lock} was not free within {seconds:g} s: {stream} waits, and {held}.",
+            remedy="Wait if the turn of the holder takes long; otherwise check whether the holder still works."
+            if answers
+            else "Check that ZooKeeper runs and has a quorum. The turn is tried again from its checkpoint.",
         )
 
 

@@ -1,4 +1,4 @@
-"""A line to a ZooKeeper server on which a reply can get lost: the request arrives, and then the connection breaks."""
+"""A line to a ZooKeeper server that can be cut, or lose a reply: the request arrives, then the connection breaks."""
 
 from __future__ import annotations
 
@@ -22,6 +22,7 @@ class LossyLine:
         self.address = f"127.0.0.1:{self._listener.getsockname()[1]}"
         self._armed: int | None = None
         self.lost = 0
+        self._ends: list[socket.socket] = []
         threading.Thread(target=self._accept, daemon=True).start()
 
     def lose_reply(self, kind: int) -> None:
@@ -32,11 +33,17 @@ class LossyLine:
             self._listener.shutdown(socket.SHUT_RDWR)  # ends the wait for a connection, which would still be accepted
         self._listener.close()
 
+    def cut(self) -> None:
+        """Break all connections, and take no new one."""
+        self.close()
+        hang_up(*self._ends)
+
     def _accept(self) -> None:
         with suppress(OSError):  # closed
             while True:
                 client = self._listener.accept()[0]
                 server = socket.create_connection(self._server)
+                self._ends += (client, server)
                 doomed: set[int] = set()
                 for work in (self._requests, self._replies):
                     threading.Thread(target=work, args=(client, server, doomed), daemon=True).start()
