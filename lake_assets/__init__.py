@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from lake_assets.coordination import JobCoordinator
     from lake_assets.errors import LakeError
     from lake_assets.incremental.dagster.assets import incremental_definitions
+    from lake_assets.incremental.dagster.io_manager import LakeIOManager
     from lake_assets.incremental.declaration import (
         Defer,
         Pipeline,
@@ -41,6 +42,7 @@ __all__ = [
     "JobCoordinator",
     "Lake",
     "LakeError",
+    "LakeIOManager",
     "Pipeline",
     "RawTable",
     "Rule",
@@ -70,6 +72,7 @@ _MODULES = {
     "JobCoordinator": "lake_assets.coordination",
     "Lake": "lake_assets.incremental.lake",
     "LakeError": "lake_assets.errors",
+    "LakeIOManager": "lake_assets.incremental.dagster.io_manager",
     "Pipeline": _DECLARATION,
     "RawTable": _DECLARATION,
     "Rule": _DECLARATION,

@@ -17,6 +17,9 @@ from lake_assets.incremental.declaration.pipeline import column_sources
 
 Metadata = dict[str, Any]
 
+IO_MANAGER = "lake_assets_io_manager"
+"""The key of the I/O manager in every code location that has the tables."""
+
 PARTITIONS_OF_GRAIN: Mapping[str, type[dg.HourlyPartitionsDefinition | dg.DailyPartitionsDefinition]] = {
     HOUR.name: dg.HourlyPartitionsDefinition,
     DAY.name: dg.DailyPartitionsDefinition,
@@ -60,7 +63,7 @@ def raw_spec(raw: RawTable, partitions: dg.TimeWindowPartitionsDefinition) -> dg
         kinds={"iceberg"},
         partitions_def=partitions,
         metadata=_table_metadata(raw.table, raw.all_columns, raw.all_descriptions),
-    )
+    ).with_io_manager_key(IO_MANAGER)
 
 
 def target_spec(pipeline: Pipeline, target: Target, partitions: dg.TimeWindowPartitionsDefinition) -> dg.AssetSpec:
@@ -79,7 +82,7 @@ def target_spec(pipeline: Pipeline, target: Target, partitions: dg.TimeWindowPar
         code_version=target.code_version,
         partitions_def=partitions,
         metadata=_table_metadata(target.table, target.columns, target.descriptions) | lineage,
-    )
+    ).with_io_manager_key(IO_MANAGER)
 
 
 def with_report_links(definitions: dg.Definitions) -> dg.Definitions:

@@ -8,12 +8,14 @@ import dagster as dg
 from lake_assets.base.grain import HOUR, Grain
 from lake_assets.errors import AuditFailed, LakeError
 from lake_assets.incremental.dagster.asset_specs import (
+    IO_MANAGER,
     asset_key,
     partitions_of,
     raw_spec,
     target_spec,
 )
 from lake_assets.incremental.dagster.checks import check_specs
+from lake_assets.incremental.dagster.io_manager import io_manager_of
 from lake_assets.incremental.dagster.raw_tables_sensor import raw_tables_sensor
 from lake_assets.incremental.dagster.sensors import Clock, SensedTarget, SensorTiming, sessions_sensor
 from lake_assets.incremental.dagster.session_step import AuditConfig, SessionStep, StepEvent
@@ -75,9 +77,10 @@ def _all_tables(pipeline: Pipeline) -> set[str]:
 def sensor_definitions(
     pipeline: Pipeline, *, clock: Clock, timing: SensorTiming, end: str | None = None
 ) -> dg.Definitions:
-    """Return the sensors of a pipeline: one reports what landed in raw tables, one requests the sessions of targets.
+    """Return what a pipeline has once: its I/O manager, and its sensors.
 
-    A sensor needs an asset, so there is none for raw tables or for targets if the pipeline has none.
+    One sensor reports what landed in raw tables, one requests the sessions of targets. A sensor needs an asset, so
+    there is none for raw tables or for targets if the pipeline has none.
     """
     partitions = _partitions(pipeline, end, clock())
     sensors: list[dg.SensorDefinition] = []
@@ -87,7 +90,7 @@ def sensor_definitions(
     if pipeline.targets:
         sensed = [SensedTarget(target, partitions[target.grain]) for target in pipeline.targets]
         sensors.append(sessions_sensor(pipeline, sensed, timing, clock))
-    return dg.Definitions(sensors=sensors)
+    return dg.Definitions(sensors=sensors, resources={IO_MANAGER: io_manager_of(pipeline)})
 
 
 def target_asset(

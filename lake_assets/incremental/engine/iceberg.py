@@ -14,6 +14,7 @@ import json
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from datetime import UTC
 from functools import lru_cache
 from itertools import islice
 from math import inf
@@ -31,7 +32,7 @@ from pyiceberg.avro.resolver import resolve_reader
 from pyiceberg.catalog import Catalog
 from pyiceberg.conversions import from_bytes
 from pyiceberg.exceptions import CommitFailedException, NoSuchTableError, TableAlreadyExistsError, ValidationError
-from pyiceberg.expressions import BooleanExpression
+from pyiceberg.expressions import AlwaysFalse, And, BooleanExpression, GreaterThanOrEqual, LessThan, Or
 from pyiceberg.io import FileIO, load_file_io
 from pyiceberg.io import pyarrow as pyiceberg_arrow
 from pyiceberg.io.pyarrow import ArrowScan as ArrowScan
@@ -69,7 +70,7 @@ from pyiceberg.utils.schema_conversion import AvroSchemaConversion
 from tenacity import Retrying, retry_if_exception_type, stop_after_delay, wait_random_exponential
 
 from lake_assets.base.grain import DAY, HOUR, Grain, days_in
-from lake_assets.base.hours import hour_key, hour_text, is_hour, parse_hour, time_text
+from lake_assets.base.hours import hour_key, hour_start, hour_text, is_hour, parse_hour, ranges, time_text
 from lake_assets.base.recent import Recent
 from lake_assets.connections.catalog import HIGH_WATERMARK_TABLE, SESSION_TABLE
 from lake_assets.errors import (
@@ -491,6 +492,17 @@ def rows_in_hours(
             return None
         found[partition[0]] += entry.data_file.record_count
     return dict(found)
+
+
+def within(table: Table, time_column: str, hours: Iterable[int]) -> BooleanExpression:
+    """Return the condition of a scan that a time lies in any of the hours."""
+    zone = UTC if isinstance(table.schema().find_field(time_column).field_type, TimestamptzType) else None
+    found: list[BooleanExpression] = []
+    for first, last in ranges(hours):
+        start, end = (hour_start(hour).replace(tzinfo=zone).isoformat() for hour in (first, last + 1))
+        since = GreaterThanOrEqual(time_column, start)  # type: ignore[call-arg, arg-type]
+        found.append(And(since, LessThan(time_column, end)))  # type: ignore[call-arg, arg-type]
+    return Or(AlwaysFalse(), AlwaysFalse(), *found)
 
 
 def written_hours(table: Table, snapshot: Snapshot, time_column: str) -> tuple[set[int | None], set[int | None], bool]:

@@ -12,10 +12,9 @@ import pyarrow.parquet as pq
 from deltalake import DeltaTable
 from deltalake.exceptions import TableNotFoundError
 from pyarrow import ArrowException
-from pyiceberg.expressions import And, BooleanExpression, GreaterThanOrEqual, LessThan
 
 from lake_assets.base.grain import HOUR, Grain
-from lake_assets.base.hours import hour_key, hour_start
+from lake_assets.base.hours import hour_key
 from lake_assets.errors import TableMissing, UsageError
 from lake_assets.incremental.declaration import Sequential
 from lake_assets.incremental.engine import iceberg
@@ -98,7 +97,7 @@ class NewestHour:
                 remedy="Push it after a session has published one.",
             )
         return Reading(
-            rows=found.scan(row_filter=self._within(newest)).to_arrow_batch_reader(),
+            rows=found.scan(row_filter=iceberg.within(found, self.time_column, newest)).to_arrow_batch_reader(),
             of=hour_key(newest[0]),
             expected=rows_between(found, self.time_column, newest[0], newest[-1]),
             head=head,
@@ -115,14 +114,6 @@ class NewestHour:
             return None
         newest = max(complete)
         return range(self.grain.first(newest), self.grain.last(newest) + 1)
-
-    def _within(self, hours: range) -> BooleanExpression:
-        start = hour_start(hours[0]).isoformat()
-        end = hour_start(hours[-1] + 1).isoformat()
-        return And(
-            GreaterThanOrEqual(self.time_column, start),  # type: ignore[call-arg, arg-type]
-            LessThan(self.time_column, end),  # type: ignore[call-arg, arg-type]
-        )
 
     def _head(self, found: Table) -> str | None:
         """The last complete hour can also change without a new snapshot."""

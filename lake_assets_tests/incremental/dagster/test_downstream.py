@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import dagster as dg
+import pandas as pd
+import pyarrow as pa
 import pytest
+from pyspark.sql import DataFrame
 
 from lake_assets.base.hours import hour_key
 from lake_assets.incremental.dagster.assets import incremental_definitions
 from lake_assets.incremental.engine.engine import Engine
-from lake_assets_tests.incremental.clicks import CLICKS, START, at, click_fact, land_clicks
+from lake_assets_tests.incremental.clicks import CLICKS, START, at, click_fact, land_clicks, write_clicks
 from lake_assets_tests.incremental.committing import commit
 from lake_assets_tests.incremental.in_process_daemon import InProcessDaemon, in_process_daemon
 
@@ -176,3 +179,116 @@ def test_hours_that_came_out_equal_start_nothing(
     daemon.tick("click_fact_sensor")
     assert own.started() == {}
     assert (own.sensed(any_change), own.sensed(changed_hours)) == ([], [])
+
+
+# Rows of facts as inputs
+
+IN = {"rows": dg.AssetIn(FACT)}
+DAYS = dg.DailyPartitionsDefinition("2026-01-01", end_offset=1)
+ONE_RUN = dg.BackfillPolicy.single_run()
+loaded: dict[str, Any] = {}
+
+
+@dg.asset(ins=IN, partitions_def=HOURS, backfill_policy=ONE_RUN)
+def frame(rows: pd.DataFrame) -> None:
+    loaded["frame"] = rows
+
+
+@dg.asset(ins=IN, partitions_def=DAYS)
+def of_day(rows: pa.Table) -> None:
+    loaded["of_day"] = rows
+
+
+@dg.asset(ins={"rows": dg.AssetIn(FACT, metadata={"columns": ["click_id"]})})
+def all_rows(rows: pa.Table) -> None:
+    loaded["all_rows"] = rows
+
+
+@dg.asset(ins={"rows": dg.AssetIn(FACT, partition_mapping=dg.AllPartitionMapping())}, partitions_def=ORGS)
+def all_of_org(rows) -> None:  # type: ignore[no-untyped-def]  # without an annotation
+    loaded["all_of_org"] = rows
+
+
+@dg.asset(ins={"rows": dg.AssetIn(["raw", "clicks"])}, partitions_def=HOURS)
+def landed(rows: pd.DataFrame) -> None:
+    loaded["landed"] = rows
+
+
+@dg.asset(ins=IN, partitions_def=HOURS, backfill_policy=ONE_RUN)
+def in_spark(rows: DataFrame) -> None:
+    loaded["in_spark"] = [row.click_id for row in rows.orderBy("clicked_at").collect()]
+
+
+@dg.asset(ins=IN)
+def as_list(rows: list[str]) -> None: ...
+
+
+READERS = (frame, of_day, all_rows, all_of_org, landed, in_spark, as_list)
+
+
+class Reading:
+    """Runs of assets of somebody else that take facts as inputs."""
+
+    def __init__(self, daemon: InProcessDaemon) -> None:
+        self.daemon = daemon
+        resources: dict[str, Any] = daemon.resources
+        self.definitions = dg.Definitions.merge(
+            incremental_definitions(CLICKS, clock=lambda: at(9), end=END),
+            dg.Definitions(assets=READERS, resources=resources),
+        )
+
+    def __call__(self, *assets: dg.AssetsDefinition | dg.AssetKey, partitions: Sequence[str] = ()) -> Any:
+        """What the last asset got in a run of a partition, of a range of partitions, or of none; or the error."""
+        keys = [each if isinstance(each, dg.AssetKey) else each.key for each in assets]
+        job = self.definitions.resolve_implicit_job_def_def_for_assets(keys)
+        assert job is not None
+        names = ("dagster/asset_partition_range_start", "dagster/asset_partition_range_end")
+        result = job.execute_in_process(
+            asset_selection=keys,
+            partition_key=partitions[0] if len(partitions) == 1 else None,
+            tags=dict(zip(names, partitions, strict=True)) if len(partitions) > 1 else None,
+            instance=self.daemon.instance,
+            raise_on_error=False,
+        )
+        failures = [event for event in result.all_events if event.is_step_failure]
+        if failures:
+            error = failures[-1].step_failure_data.error
+            while error is not None and error.cause is not None:
+                error = error.cause
+            return error.message.strip().partition(": ")[2] if error else ""
+        return loaded.pop(keys[-1].path[-1])
+
+
+def test_an_input_has_the_rows_of_its_partitions(daemon: InProcessDaemon, catalog: Catalog) -> None:
+    in_a_terminal(daemon, catalog, [0, 1, 3], landing=3)
+    write_clicks(catalog, [0, 1, 3])
+    read = Reading(daemon)
+
+    assert list(read(frame, partitions=keys(1)).click_id) == ["c1"]
+    assert sorted(read(frame, partitions=keys(0, 3)).click_id) == ["c0", "c1", "c3"]
+    empty = read(frame, partitions=keys(2))
+    assert (list(empty), len(empty)) == (["click_id", "clicked_at"], 0)
+    assert str(empty.clicked_at.dtype) == "datetime64[us, UTC]"
+    assert read(all_rows).to_pydict().keys() == {"click_id"}
+    assert sorted(read(all_rows)["click_id"].to_pylist()) == ["c0", "c1", "c3"]
+    assert isinstance(found := read(all_of_org, partitions=["red"]), pd.DataFrame)
+    assert len(found) == 3
+    assert sorted(read(landed, partitions=keys(3)).click_id) == ["c3-0", "c3-1", "c3-3"]
+    assert read(landed, partitions=keys(2)).empty
+
+    unbuilt = "core.click_fact is not built yet for {}.\n  → `lake plan click_fact` says what it waits for;"
+    assert read(frame, partitions=keys(4)).startswith(unbuilt.format(*keys(4)))
+    assert read(of_day, partitions=["2026-01-01"]).startswith(unbuilt.format("..".join(keys(4, 23))))
+    assert read(as_list).startswith("The input 'rows' is annotated with")
+    in_a_terminal(daemon, catalog, range(4, 24), landing=23)
+    assert len(read(of_day, partitions=["2026-01-01"])) == 3
+
+
+@pytest.mark.slow
+def test_an_input_in_spark_also_in_the_run_that_builds_it(catalog: Catalog, spark: SparkSession) -> None:
+    Engine(catalog, CLICKS, clock=lambda: at(9)).create_tables()
+    land_clicks(catalog, [0, 1, 2], landing=3)
+    with in_process_daemon(CLICKS, catalog, lambda: at(9), end=END, spark=spark) as daemon:
+        read = Reading(daemon)
+        assert read(FACT, in_spark, partitions=keys(0, 1)) == ["c3-0", "c3-1"]
+        assert read(in_spark, partitions=keys(1)) == ["c3-1"]
