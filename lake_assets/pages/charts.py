@@ -68,7 +68,15 @@ _LATENESS_TICKS = {
     _DAY: "1 d",
     7 * _DAY: "7 d",
     30 * _DAY: "30 d",
+    100 * _DAY: "100 d",
+    365 * _DAY: "1 y",
+    3 * 365 * _DAY: "3 y",
+    10 * 365 * _DAY: "10 y",
+    50 * 365 * _DAY: "50 y",
 }
+
+LEAST_BINS = 12
+"""The minimum length of an axis of hours, in bins: plotly would show a single hour in microseconds."""
 
 
 @dataclass(frozen=True)
@@ -108,13 +116,15 @@ def heat_map(arrivals: Arrivals) -> Figure:
     landed_hours = [cell.landed_hour for cell in arrivals.cells]
     width = bin_hours(max(_span(event_hours), _span(landed_hours)))
     bins = _rows_by_bin(arrivals.cells, width)
-    across = _bins(event_hours, width)
+    across, up = _bins(event_hours, width), _bins(landed_hours, width)
     rows = []
-    for landed_bin in _bins(landed_hours, width):
+    for landed_bin in up:
         rows.append([bins.get((landed_bin, event_bin)) for event_bin in across])
     trace = go.Heatmap(
-        x=_hour_texts(across, width),
-        y=_hour_texts(_bins(landed_hours, width), width),
+        x0=_moment(hour_start(across.start * width)),
+        dx=width * _HOUR * MILLISECONDS,
+        y0=_moment(hour_start(up.start * width)),
+        dy=width * _HOUR * MILLISECONDS,
         z=[_logarithms(line) for line in rows],
         customdata=rows,
         hovertemplate="happened %{x|%b %d %H:%M}<br>landed %{y|%b %d %H:%M}<br>"
@@ -125,7 +135,10 @@ def heat_map(arrivals: Arrivals) -> Figure:
         ygap=0.5,
     )
     unit = "" if width == 1 else f", in bins of {width} hours"
-    return _figure([trace], x=f"event hour{unit}", y="", height=330)
+    figure = _figure([trace], x=f"event hour{unit}", y="", height=330)
+    figure["layout"]["xaxis"] |= _hour_axis(across, width)
+    figure["layout"]["yaxis"] |= _hour_axis(up, width)
+    return figure
 
 
 def bin_hours(span: int) -> int:
@@ -155,14 +168,18 @@ def lateness(arrivals: Arrivals) -> Figure:
             name=name,
             mode="lines+markers" if len(hours) <= MOST_BINS else "lines",
             line={"color": colour, "width": 2},
-            marker={"size": 4},
+            marker={"size": 4 if len(hours) > LEAST_BINS else 7},
             customdata=labels,
             hovertemplate="%{customdata}",
         )
         traces.append(trace)
     figure = _figure(traces, x="landing hour", y="", height=300)
+    drawn = [value for trace in traces for value in trace.y if value is not None]
+    least, most = log10(min(drawn, default=1)), log10(max(drawn, default=1))
+    figure["layout"]["xaxis"] |= _hour_axis(hours)
     figure["layout"]["yaxis"] |= {
         "type": "log",
+        "range": [least - 0.5, most + 0.5],  # at least one decade, so that a label is in it
         "tickvals": list(_LATENESS_TICKS),
         "ticktext": list(_LATENESS_TICKS.values()),
     }
@@ -277,6 +294,14 @@ def _bins(hours: Sequence[int], width: int) -> range:
 def _hour_texts(numbers: Iterable[int], width: int = 1) -> list[str]:
     """Return the start of each bin of `width` hours."""
     return [_moment(hour_start(number * width)) for number in numbers]
+
+
+def _hour_axis(bins: range, width: int = 1) -> Figure:
+    """Return the attributes of an axis that shows these bins of `width` hours, and some beside them if they are few."""
+    more = max(0, LEAST_BINS - len(bins))
+    # Half a bin at each end, because a value is drawn in the middle of its bin.
+    edges = ((bins.start - more // 2) * width - width / 2, (bins.stop + (more + 1) // 2) * width - width / 2)
+    return {"type": "date", "range": [_moment(hour_start(0) + timedelta(hours=edge)) for edge in edges]}
 
 
 def _tables(targets: Iterable[TargetOverview]) -> list[str]:

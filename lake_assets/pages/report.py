@@ -199,7 +199,7 @@ def _arrival_cards(overview: Overview) -> Iterator[Card]:
     rows = sum(source.rows for source in overview.arrivals)
     beyond = sum(source.rows_beyond_lookback for source in overview.arrivals)
     yield Card(f"{rows:,}", "rows landed")
-    yield Card(f"{beyond:,}", f"rows later than a {overview.lookback_hours}-hour lookback", bad=beyond > 0)
+    yield Card(f"{beyond:,}", f"rows later than a {overview.lookback_hours}-hour lookback")
 
 
 def _failed_audits(overview: Overview) -> Iterator[FailedAudit]:

@@ -132,8 +132,24 @@ def test_of_many_raw_tables_those_with_most_late_rows_have_charts() -> None:
 def test_a_heat_map_of_a_year_has_few_bins_and_all_rows() -> None:
     hours = range(0, 8760, 7)
     drawn = charts.heat_map(arrivals(*((h + 2, h, 3) for h in hours)))["data"][0]
-    assert len(drawn["x"]) <= charts.MOST_BINS + 1
+    assert {len(line) for line in drawn["z"]} <= set(range(charts.MOST_BINS + 2))
     assert sum(n or 0 for line in drawn["customdata"] for n in line) == 3 * len(hours)
+
+
+def test_axes_of_a_single_landing_show_hours() -> None:
+    years = Lateness(3, 80_000_000, 80_000_000, 80_000_000)
+    landed = replace(arrivals((9000, 0, 3)), by_landed_hour=(LandedHour(HOURS + 9000, years),))
+    for axis in (
+        charts.heat_map(landed)["layout"]["xaxis"],
+        charts.heat_map(landed)["layout"]["yaxis"],
+        charts.lateness(landed)["layout"]["xaxis"],
+    ):
+        first, last = (datetime.fromisoformat(each) for each in axis["range"])
+        assert last - first == timedelta(hours=12)
+    late = charts.lateness(landed)["layout"]["yaxis"]
+    least, most = (10**each for each in late["range"])
+    labels = zip(late["tickvals"], late["ticktext"], strict=True)
+    assert [label for seconds, label in labels if least < seconds < most] == ["1 y", "3 y"]
 
 
 def test_durations_for_people() -> None:
