@@ -35,6 +35,7 @@ PANELS: Mapping[str, Mapping[str, str]] = {
         "setup": "services:setup",
         "up": "services:up",
         "down": "services:down",
+        "restart": "services:restart",
         "status": "services:status",
         "service": "services:service",
         "doctor": "checks.doctor:doctor",

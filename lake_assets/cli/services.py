@@ -1,4 +1,4 @@
-"""`lake setup`, `up`, `down` and `status`: the local services; `lake service install` has the machine start them."""
+"""`lake setup`, `up`, `down`, `restart`, `status`: the local services. `lake service install`: started at boot."""
 
 from __future__ import annotations
 
@@ -52,6 +52,15 @@ def down() -> None:
     from lake_assets.services import lifecycle
 
     lifecycle.down(settings(), report=typer.echo)
+
+
+def restart(
+    name: Annotated[str, typer.Argument(metavar="SERVICE", help="Its name, as `lake status` shows it.")],
+) -> None:
+    """Have one local service end and start again, and wait until it is ready. The others go on."""
+    from lake_assets.services import lifecycle
+
+    lifecycle.restart(settings(), name, report=typer.echo)
 
 
 def setup(

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -15,10 +16,10 @@ from typing import TYPE_CHECKING, Literal
 
 from lake_assets.connections import addresses
 from lake_assets.connections.addresses import create_secrets
-from lake_assets.errors import ServiceError
+from lake_assets.errors import ServiceError, UsageError
 from lake_assets.services import dagster_services, stack, supervisor
 from lake_assets.services.memory.machine import choose_runs, memory_bytes
-from lake_assets.services.service import STOP_SECONDS, Service, free_port
+from lake_assets.services.service import POLL_SECONDS, STOP_SECONDS, Service, free_port
 from lake_assets.services.starting.start import Report, start_services
 from lake_assets.services.supervisor import Failures
 from lake_assets.services.zookeeper import apply_login
@@ -32,6 +33,9 @@ TITLES = {"webserver": "Dagster's UI", "code": "the code server"}
 
 FAILING = 3
 """A service that has ended this often in a row, soon after its start, is reported as failing."""
+
+CODE_SECONDS = 600
+"""The longest wait for the runs of the code server, when it is to start again."""
 
 MAX_STOP_ROUNDS = 5
 """A process that starts another one while it ends makes one more round necessary."""
@@ -93,19 +97,51 @@ def down(settings: Settings, *, report: Report) -> None:
         report("No service is running.")
 
 
+def restart(settings: Settings, name: str, *, report: Report) -> None:
+    """Have one service end and start again, and return when it is ready. The others go on.
+
+    The code server ends after its runs; any other service is killed if it does not end in time.
+
+    Raises:
+        UsageError: There is no such service.
+        ServiceError: The services do not run, or this one does not become ready.
+    """
+    services = {service.name: service for service in _services(settings)}
+    if name not in services:
+        raise UsageError(f"There is no service {name!r}.", remedy=f"Name one of {', '.join(services)}.")
+    service = services[name]
+    with exclusive(settings.home):
+        if addresses.process_of(settings.home, supervisor.NAME) is None:
+            raise ServiceError("The services do not run.", remedy="Start them: `lake up`.")
+        before = addresses.process_of(settings.home, name)
+        if before is not None:
+            report(f"Stopping {name} ...")
+            _end([before], seconds=CODE_SECONDS if name == "code" else STOP_SECONDS)
+        began = time.monotonic()
+        while (now := addresses.process_of(settings.home, name)) is None or now == before or not service.ready():
+            if time.monotonic() - began > service.patience:
+                raise service.stuck()
+            time.sleep(POLL_SECONDS)
+        report(f"{name} is ready.")
+
+
 def status(settings: Settings) -> list[ServiceStatus]:
     """Return the state of every service, also of those that do not run."""
-    ports: dict[str, int] = dict.fromkeys(stack.PORT_NAMES, 0)
-    recorded = addresses.read_records(settings.home)
-    for record in recorded:
-        ports[record.name] = record.port or 0
-    started = {record.name for record in recorded}
+    started = {record.name for record in addresses.read_records(settings.home)}
     failures = supervisor.failures(settings.home) if started else {}
     found = []
-    for service in stack.services_of(settings, ports):
+    for service in _services(settings):
         process = addresses.process_of(settings.home, service.name) if service.name in started else None
         found.append(_status(service, process, failures.get(service.name)))
     return found
+
+
+def _services(settings: Settings) -> list[Service]:
+    """Return the services of what is declared, at the ports at which they were started."""
+    ports: dict[str, int] = dict.fromkeys(stack.PORT_NAMES, 0)
+    for record in addresses.read_records(settings.home):
+        ports[record.name] = record.port or 0
+    return stack.services_of(settings, ports)
 
 
 def stale_services(settings: Settings) -> list[str]:

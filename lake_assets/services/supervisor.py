@@ -71,8 +71,11 @@ START_ALL = "from lake_assets.services.guard.restart import start_again; start_a
 STOP_RECEIVED = re.compile(r" received SIG(TERM|INT|QUIT) indicating exit request")
 """Logged before supervisord stops the services; what ended before that ended by itself."""
 
-EXITED = re.compile(r" exited: (\S+) \((?!exit status 0; expected)(exit status|terminated by) (\w+)")
-"""Not of the code server that was told to end, so that it loads the definitions anew."""
+EXITED = re.compile(
+    r" exited: (\S+) \((?!exit status 0; expected|exit status 143\b|terminated by SIGTERM)"
+    r"(exit status|terminated by) (\w+)"
+)
+"""Not of a service that was told to end: by `lake restart`, or because the definitions are loaded anew."""
 RUNNING = re.compile(r" success: (\S+) entered RUNNING state")
 
 

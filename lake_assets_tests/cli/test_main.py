@@ -21,7 +21,7 @@ from lake_assets.settings import PROJECT
 SLOW = ("dagster", "kazoo", "plotly", "pyarrow", "pyiceberg", "pyspark")
 COMMANDS = """
 audit backup catch-up check complete completion demo doctor down init inspect land maintain migrate
-new plan rebuild repair report restore sessions setup signal status up verify why erase
+new plan rebuild repair report restart restore sessions setup signal status up verify why erase
 engagement: accept dashboard dead-letters ingest init maintain metrics mutate reclaim retain simulate status
 erasure: certify
 landing: accept compact dead-letters init load page policy repair reshard run scrub simulate status tail verify

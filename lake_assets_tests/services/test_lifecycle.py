@@ -18,7 +18,7 @@ from pydantic import SecretStr
 from lake_assets.connections import addresses
 from lake_assets.connections.addresses import spark_address
 from lake_assets.connections.spark import open_spark
-from lake_assets.errors import ServiceError
+from lake_assets.errors import ServiceError, UsageError
 from lake_assets.services import lifecycle, supervisor
 from lake_assets.services.dagster_services import dagster_environment
 from lake_assets.services.service import Service, free_port
@@ -107,6 +107,16 @@ def test_the_whole_life_of_the_services(bare_home: Settings) -> None:
     lifecycle.up(bare_home, report=said.append)
     assert said[0] == "Already up."
     assert {s.name: s.pid for s in lifecycle.status(bare_home)} == {name: s.pid for name, s in found.items()}
+
+    said.clear()
+    lifecycle.restart(bare_home, "webserver", report=said.append)
+    assert str(said) == "Stopping webserver ...\nwebserver is ready."
+    restarted = {s.name: s for s in lifecycle.status(bare_home)}
+    assert [name for name, s in restarted.items() if s.pid != found[name].pid] == ["webserver"]
+    assert {(s.state, s.detail) for s in restarted.values()} == {("ready", "")}
+    with pytest.raises(UsageError, match="There is no service 'web'"):
+        lifecycle.restart(bare_home, "web", report=said.append)
+    found = restarted
 
     processes = [psutil.Process(service.pid) for service in found.values()]
     begun = time.monotonic()
