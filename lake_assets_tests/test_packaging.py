@@ -109,11 +109,8 @@ def test_no_tests_are_in_the_wheel() -> None:
     assert not list(PACKAGE.rglob("test_*"))
 
 
-@pytest.mark.parametrize(
-    "name", ["dagster.yaml", "ivy.xml", "ivy-kafka.xml", "ivy-postgresql.xml", "ivy-s3.xml", "jars.lock"]
-)
-def test_a_configuration_file_has_one_source(name: str) -> None:
-    assert (PACKAGE / "services" / "configuration" / name).resolve() == PROJECT / name
+def test_the_configuration_of_dagster_has_one_source() -> None:
+    assert (PACKAGE / "services" / "configuration" / "dagster.yaml").resolve() == PROJECT / "dagster.yaml"
 
 
 def test_the_extras_are_those_of_the_project() -> None:

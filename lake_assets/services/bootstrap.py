@@ -27,6 +27,9 @@ if not __package__:  # run as a file, before the project is installed
 from lake_assets.services.installation.browser import install_browser  # noqa: E402
 from lake_assets.services.installation.jar_files import LOCK_FILE, SetupError, check_jars, one_at_a_time  # noqa: E402
 
+CONFIGURATION = Path("lake_assets", "services", "configuration")
+"""The folder of the files that name jars, in the project."""
+
 PYTHON = (3, 11)
 JAVA = 17
 DISK_GB = 3
@@ -111,7 +114,7 @@ def steps(project: Path) -> list[Step]:
     """Return the steps in order; each step needs those before it."""
     venv = project / ".venv"
     lock = project / "requirements.lock"
-    ivy = project / "ivy.xml"
+    ivy = project / CONFIGURATION / "ivy.xml"
     version = python_version().encode()
     packages = version + lock.read_bytes()
     return [
@@ -119,14 +122,14 @@ def steps(project: Path) -> list[Step]:
         Step("packages", packages, lambda: install_packages(venv, lock)),
         Step("project", version + f"{project}\n{COMMAND}".encode(), lambda: install_project(venv, project)),
         Step("jars", packages + ivy.read_bytes(), lambda: fetch_jars(venv, ivy, venv / "jars")),
-        jars_step(venv, project / "ivy-kafka.xml", "kafka-jars"),
+        jars_step(venv, project / CONFIGURATION / "ivy-kafka.xml", "kafka-jars"),
     ]
 
 
 def steps_of_tests(project: Path) -> list[Step]:
     """Return the steps that only the tests need: Pinot's own code (125 MB), the jars of S3 (69 MB) and PostgreSQL."""
     files = {"pinot-jars": "ivy-pinot.xml", "jars-s3": "ivy-s3.xml", "jars-postgresql": "ivy-postgresql.xml"}
-    return [jars_step(project / ".venv", project / ivy, folder) for folder, ivy in files.items()]
+    return [jars_step(project / ".venv", project / CONFIGURATION / ivy, folder) for folder, ivy in files.items()]
 
 
 def jars_step(venv: Path, ivy: Path, folder: str) -> Step:

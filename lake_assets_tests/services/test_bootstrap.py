@@ -112,7 +112,9 @@ def test_a_step_is_done_while_what_went_in_is_the_same(tmp_path: Path) -> None:
 
 def test_jars_are_fetched_again_if_their_ivy_file_changes(tmp_path: Path) -> None:
     for name in ("ivy-pinot.xml", "ivy-s3.xml", "ivy-postgresql.xml"):
-        (tmp_path / name).write_text(f"jars of {name}")
+        named = tmp_path / bootstrap.CONFIGURATION / name
+        named.parent.mkdir(parents=True, exist_ok=True)
+        named.write_text(f"jars of {name}")
     steps = {step.name: step.content.decode() for step in bootstrap.steps_of_tests(tmp_path)}
     jars = {"pinot-jars": "ivy-pinot.xml", "jars-s3": "ivy-s3.xml", "jars-postgresql": "ivy-postgresql.xml"}
     assert steps == {folder: f"jars of {name}" for folder, name in jars.items()}

@@ -11,8 +11,8 @@ import pytest
 
 from lake_assets.connections.spark import jars
 from lake_assets.errors import ServiceError, UsageError
-from lake_assets.services.setup import set_up
-from lake_assets.settings import PROJECT, Settings, settings
+from lake_assets.services.setup import CONFIGURATION, set_up
+from lake_assets.settings import Settings, settings
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -28,7 +28,7 @@ def test_jars_that_are_there_are_not_downloaded_again(tmp_path: Path, monkeypatc
         for file in (stamp, jar):
             file.parent.mkdir(parents=True, exist_ok=True)
         jar.touch()
-        content = f"pyspark {version('pyspark')}\n".encode() + (PROJECT / ivy).read_bytes()
+        content = f"pyspark {version('pyspark')}\n".encode() + (CONFIGURATION / ivy).read_bytes()
         stamp.write_text(hashlib.sha256(content).hexdigest())
     assert set_up(chosen) == [chosen.jars, chosen.kafka_jars]
     with pytest.raises(ServiceError, match="There is no Java"):
@@ -36,7 +36,7 @@ def test_jars_that_are_there_are_not_downloaded_again(tmp_path: Path, monkeypatc
     extra = tmp_path / "made" / "jars-s3" / "client.jar"
     extra.parent.mkdir()
     extra.touch()
-    content = f"pyspark {version('pyspark')}\n".encode() + (PROJECT / "ivy-s3.xml").read_bytes()
+    content = f"pyspark {version('pyspark')}\n".encode() + (CONFIGURATION / "ivy-s3.xml").read_bytes()
     (tmp_path / "made" / "stamps" / "setup-jars-s3").write_text(hashlib.sha256(content).hexdigest())
     assert set_up(chosen, ["s3"]) == [chosen.jars, chosen.kafka_jars, extra.parent]
     assert jars(chosen) == [chosen.jars / "one.jar", extra]
@@ -52,7 +52,7 @@ def test_a_damaged_jar_is_downloaded_again(tmp_path: Path, monkeypatch: pytest.M
     monkeypatch.setattr("lake_assets.services.setup.installed", lambda extra: False)
     made = Settings(home=tmp_path, jars=tmp_path / "made" / "jars")
     shutil.copytree(settings().jars, made.jars)
-    content = f"pyspark {version('pyspark')}\n".encode() + (PROJECT / "ivy.xml").read_bytes()
+    content = f"pyspark {version('pyspark')}\n".encode() + (CONFIGURATION / "ivy.xml").read_bytes()
     (made.jars.parent / "stamps").mkdir()
     (made.jars.parent / "stamps" / "setup-jars").write_text(hashlib.sha256(content).hexdigest())
     assert set_up(made) == [made.jars]

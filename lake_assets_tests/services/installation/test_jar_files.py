@@ -19,7 +19,7 @@ from lake_assets.services.installation.jar_files import (
     one_at_a_time,
 )
 from lake_assets.services.setup import CONFIGURATION
-from lake_assets.settings import PROJECT, settings
+from lake_assets.settings import settings
 
 PATIENCE = 120
 HOLDER = """
@@ -67,7 +67,7 @@ def test_every_jar_that_is_installed_here_is_locked() -> None:
 
 
 def test_the_lock_has_no_address() -> None:
-    assert "://" not in (PROJECT / LOCK_FILE).read_text()
+    assert "://" not in (CONFIGURATION / LOCK_FILE).read_text()
 
 
 def test_two_processes_take_turns(tmp_path: Path) -> None:
