@@ -108,15 +108,16 @@ def _is_target_problem(found: Finding) -> bool:
 
 def demo(
     of: Annotated[
-        Literal["membership", "engagement"],
+        Literal["membership", "engagement", "landing"],
         typer.Argument(
             metavar="DEMO",
-            help="What to demonstrate: the whole platform (membership), or an engagement lake (engagement).",
+            help="What to demonstrate: the whole platform (membership), an engagement lake (engagement), or the two "
+            "zones of landed files (landing).",
         ),
     ] = "membership",
     keep_up: Annotated[
         bool | None,
-        typer.Option(help="Keep Dagster's UI running after the demo. Default: only in a terminal."),
+        typer.Option(help="Keep Dagster's UI running after the demo, if it has one. Default: only in a terminal."),
     ] = None,
 ) -> None:
     """Run a demonstration: simulated data arrives late, and the tables are corrected. Takes a few minutes."""
@@ -125,6 +126,10 @@ def demo(
         from lake_assets.demo.engagement_lake import scenes
 
         passed = scenes.run(keep_up=keeps_running)
+    elif of == "landing":
+        from lake_assets.demo import landing
+
+        passed = landing.run()
     else:
         from lake_assets.demo import membership
 

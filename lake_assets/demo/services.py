@@ -85,19 +85,19 @@ def wait_until_idle(
     console.print(f"  [dim]idle after {seconds:.0f} s[/]")
 
 
-def run_command(home: Settings, *arguments: str) -> int:
-    """Run a command of `lake` as a person would, print it with its output, and return its exit code."""
+def run_command(home: Settings, *arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
+    """Run a command of `lake` as a person would, with these variables, and print it with its output."""
     console.print(f"  [cyan]$[/] lake {' '.join(arguments)}")
     ran = subprocess.run(
         [sys.executable, "-m", "lake_assets.cli.main", *arguments],
-        env={**os.environ, "LAKE_HOME": str(home.home)},
+        env={**os.environ, "LAKE_HOME": str(home.home), **variables},
         capture_output=True,
         text=True,
         check=False,
     )
     for line in (ran.stdout + ran.stderr).splitlines():
         console.print(f"      [dim]{escape(line)}[/]")
-    return ran.returncode
+    return ran
 
 
 def _print_dim(line: str) -> None:

@@ -87,7 +87,7 @@ class Stage:
 
     def command(self, *arguments: str) -> int:
         """Run a command of `lake` as a person would, print it with its output, and return its exit code."""
-        return run_command(self.home, *arguments)
+        return run_command(self.home, *arguments).returncode
 
     def dead_letters(self) -> dict[str, list[DeadLetter]]:
         """Return zone → its dead letters, sorted."""
