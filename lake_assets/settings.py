@@ -239,7 +239,7 @@ class Settings(BaseSettings):
     landing_file_bytes: int = Field(default=4 << 20, description="size in bytes at which a landed file is closed", ge=1)
     landing_age_seconds: int = Field(
         default=60,
-        description="a message closes a landed file if its timestamp is this many seconds from the first message's",
+        description="a heartbeat closes a landed file that began this many seconds before",
         ge=1,
     )
     landing_heartbeat_seconds: int = Field(

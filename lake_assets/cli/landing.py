@@ -184,7 +184,8 @@ def policy(
     messages: Annotated[int | None, typer.Option(help="Close a file at this number of messages.", min=1)] = None,
     size: Annotated[int | None, typer.Option("--bytes", help="Close a file at this size.", min=1)] = None,
     seconds: Annotated[
-        int | None, typer.Option(help="Close a file when messages are this far apart from its first one.", min=1)
+        int | None,
+        typer.Option(help="Close a file at a heartbeat so much later than its beginning.", min=1),
     ] = None,
     idle_seconds: Annotated[
         int | None, typer.Option(help="The same for a file of heartbeats alone, which then may be longer.", min=1)

@@ -11,13 +11,14 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from pathlib import Path
 from threading import Event, Thread
 from uuid import uuid4
 
 import pytest
 from confluent_kafka import Producer, TopicPartition
-from confluent_kafka.admin import AdminClient
+from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, ResourceType
 
 from lake_assets_tests.doors.lake_door import Done, LakeDoor
 
@@ -55,6 +56,15 @@ class Shop:
 
     def land(self, *words: str) -> Done:
         return self.lake.run("landing", "run", "--once", *words)
+
+    def take_any_time(self) -> None:
+        """Let Kafka take timestamps of the far future, which it refuses by default."""
+        name, longest = "message.timestamp.after.max.ms", str(2**63 - 1)
+        entry = ConfigEntry(name, longest, incremental_operation=AlterConfigOpType.SET)
+        resource = ConfigResource(ResourceType.TOPIC, self.topic, incremental_configs=[entry])
+        admin = AdminClient({"bootstrap.servers": self.servers})
+        for answer in admin.incremental_alter_configs([resource]).values():
+            answer.result(60)
 
     def forget(self, before: int) -> None:
         """Let Kafka remove the messages before an offset, as its retention does."""
@@ -107,13 +117,51 @@ def test_too_many_dead_letters_are_told_and_hold_complete_through_until_they_are
 
 def test_accepted_dead_letters_hold_nothing(shop: Shop) -> None:
     shop.send(["o1"])
-    shop.send(["o2"], ordered_at="soon")
+    shop.send([f"o{n}" for n in range(2, 9)])
+    shop.send(["o9", "o10"], ordered_at="soon")
     assert shop.land().code == 0
     assert shop.complete_through() is None
     shop.lake("landing", "dead-letters", shop.topic, "--accept")
     assert shop.complete_through() is not None
     shop.lake("landing", "status")
     assert shop.lake.json("landing", "dead-letters", shop.topic)["newest"] == []
+
+
+def test_one_dead_letter_of_a_few_messages_is_told_and_holds_nothing(shop: Shop) -> None:
+    shop.send(["o1", "o2"])
+    shop.send(["o3"], ordered_at="soon")
+    assert shop.land().code == 0
+    assert shop.complete_through() is not None
+    assert f"{shop.topic} has 1 dead letters: 1 bad timestamptz ordered_at." in shop.lake.run("status").text
+
+
+WRONG_CLOCKS = {
+    "seconds where Kafka wants milliseconds": lambda now: int(now),
+    "microseconds where Kafka wants milliseconds": lambda now: int(now * 1e6),
+    "a clock that is behind": lambda now: int(now - 86_400) * 1000,
+}
+
+
+@pytest.mark.parametrize("cause", WRONG_CLOCKS)
+def test_a_producer_with_a_wrong_clock_makes_no_files_and_is_named(shop: Shop, cause: str) -> None:
+    shop.lake.environment |= {"LAKE_LANDING_FILE_MESSAGES": "1000", "LAKE_LANDING_AGE_SECONDS": "1"}
+    began = time.time()
+    shop.take_any_time()
+    shop.land()  # a heartbeat before all others
+    for n in range(20):
+        shop.send([f"right{n}"])
+        shop.send([f"wrong{n}"], timestamp=WRONG_CLOCKS[cause](began))
+    shop.land()
+    time.sleep(1)
+    assert shop.land().code == 0  # its heartbeat is a second later, and closes the file
+    assert len(list(shop.folder("a").glob("*.avro"))) <= 3
+    rows = shop.lake.rows("raw.orders")
+    assert len(rows) == 40
+    assert all(datetime.fromtimestamp(began - 60, UTC) <= row["landed_at"] <= datetime.now(UTC) for row in rows)
+    done = shop.lake.run("landing", "status")
+    assert done.code == 0
+    assert f"20 messages of {shop.topic} have a timestamp that cannot be right" in " ".join(done.text.split())
+    assert cause in " ".join(done.text.split())
 
 
 def test_a_folder_or_a_manifest_that_is_gone_is_refused_and_told(shop: Shop) -> None:

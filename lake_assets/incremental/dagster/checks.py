@@ -14,6 +14,7 @@ import dagster as dg
 from lake_assets.base.grain import Grain
 from lake_assets.base.hours import format_hours, hour_key
 from lake_assets.incremental.declaration import Stateless, Target
+from lake_assets.incremental.declaration.target import DEFAULT_QUARANTINE_LIMIT
 from lake_assets.incremental.engine.model import AuditResult, HeldHour, SessionReport, held_by_audit
 from lake_assets.incremental.engine.planning import PendingHours
 from lake_assets.incremental.engine.published_audit import PublishedAudit
@@ -42,7 +43,12 @@ def check_specs(key: dg.AssetKey, target: Target) -> list[dg.AssetCheckSpec]:
     specs = []
     for audit in target.audits:
         specs.append(_spec(key, audit.name, audit.description, blocking=audit.blocking))
-    limit = f"One session quarantines at most {target.quarantine_limit} rows."
+    limited = f"{target.quarantine_limit} rows"
+    if 0 < target.quarantine_limit < 1:
+        limited = f"{target.quarantine_limit:.0%} of the rows that it reads"
+    elif target.quarantine_limit == DEFAULT_QUARANTINE_LIMIT:
+        limited += ", or half of those that it reads"
+    limit = f"One session quarantines at most {limited}."
     specs.append(_spec(key, QUARANTINE, QUARANTINE_DESCRIPTION, blocking=False))
     specs.append(_spec(key, QUARANTINE_LIMIT, limit, blocking=True))
     for ties in ties_result(target, 0):

@@ -13,7 +13,7 @@ from lake_assets.errors import ConfigurationError
 from lake_assets.incremental.declaration.code_version import function_code, version_of
 from lake_assets.incremental.declaration.modes import Defer, Mode, Stateless, declared_grain
 from lake_assets.incremental.declaration.tables import Source
-from lake_assets.incremental.declaration.target import Audit, Served, Target, Transform
+from lake_assets.incremental.declaration.target import DEFAULT_QUARANTINE_LIMIT, Audit, Served, Target, Transform
 from lake_assets.incremental.declaration.validation import check_arguments, check_target
 
 CODE_VERSION_DIGITS = 12
@@ -29,7 +29,7 @@ def incremental_asset(
     columns: Mapping[str, str],
     audits: Sequence[Audit] = (),
     namespace: str = "core",
-    quarantine_limit: int = 100,
+    quarantine_limit: float = DEFAULT_QUARANTINE_LIMIT,
     code_version: str | None = None,
     owners: Sequence[str] = (),
     lineage: Mapping[str, Sequence[str]] | None = None,
@@ -51,7 +51,8 @@ def incremental_asset(
         columns: Column → Iceberg type.
         audits: Checks of each staged snapshot.
         namespace: Of the table.
-        quarantine_limit: A blocking check fails if a session adds more rows than this to the quarantine.
+        quarantine_limit: A blocking check fails if a session adds more rows than this to the quarantine; below 1, a
+            larger share of the rows that it reads. Default: 100 rows, or half of those read if that is more.
         code_version: Default: a hash of the function, of what it uses of its project, and of the sources with their
             rules, the mode, the audits and the limit. Comments and formatting do not matter. If it changes, commands
             and Dagster say which hours other code has built; nothing is rebuilt by itself.
@@ -113,7 +114,7 @@ def _code_version(
     transform: Transform,
     sources: Sequence[Source],
     audits: Sequence[Audit],
-    quarantine_limit: int,
+    quarantine_limit: float,
     mode: Mode,
 ) -> str:
     """Return a hash of everything that decides which rows are built and published; equal in every OS process."""
@@ -128,7 +129,7 @@ def _code_hash(
     transform: Transform,
     sources: Sequence[Source],
     audits: Sequence[Audit],
-    quarantine_limit: int,
+    quarantine_limit: float,
 ) -> str:
     """Return the code version of a target as the version before computed it."""
     declared_audits = [(audit.name, audit.description, audit.blocking) for audit in audits]

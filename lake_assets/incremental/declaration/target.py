@@ -16,6 +16,12 @@ from lake_assets.incremental.declaration.tables import Source
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
+DEFAULT_QUARANTINE_LIMIT = 100
+"""So many rows may be new to the quarantine in a session by default, or half of those it reads if that is more."""
+
+MOST_QUARANTINED = 100_000
+"""The most rows that a share of a session's rows may be: they are in memory together."""
+
 VALID_TO = "valid_to"
 """Column that `SessionContext.versions` adds."""
 
@@ -140,7 +146,7 @@ class Target:
         transform: Receives the SessionContext and one DataFrame for each source, in order; returns a DataFrame with
             `columns`.
         audits: Checks of each staged snapshot.
-        quarantine_limit: A blocking check fails if a session adds more rows than this to the quarantine.
+        quarantine_limit: A blocking check fails if a session adds more rows to the quarantine, see `most_quarantined`.
         code_version: What builds the rows, as a hash. If it changes, the hours that are built are those of other code,
             and a session that an audit stopped is tried again.
         code_version_before: The same as the version before computed it: state that it has stored is known by it.
@@ -164,7 +170,7 @@ class Target:
     columns: Mapping[str, str]
     transform: Transform
     audits: tuple[Audit, ...] = ()
-    quarantine_limit: int = 100
+    quarantine_limit: float = DEFAULT_QUARANTINE_LIMIT
     code_version: str = ""
     code_version_before: str = ""
     description: str = ""
@@ -177,6 +183,13 @@ class Target:
     unknown_lineage: tuple[str, ...] = ()
     late: Defer | None = None
     renamed_from: Mapping[str, str] = field(default_factory=dict)
+
+    def most_quarantined(self, read: int) -> int:
+        """Return how many rows a session may add to the quarantine. read: the rows that it reads."""
+        limit = self.quarantine_limit
+        if limit == DEFAULT_QUARANTINE_LIMIT:
+            return max(DEFAULT_QUARANTINE_LIMIT, min(read // 2, MOST_QUARANTINED))
+        return min(int(limit * read), MOST_QUARANTINED) if 0 < limit < 1 else int(limit)
 
     @property
     def name(self) -> str:

@@ -384,7 +384,8 @@ def _check_audits(target: Target) -> None:
 def _check_options(target: Target) -> None:
     if target.quarantine_limit < 0:
         raise ConfigurationError(
-            f"{target.table} has a quarantine limit of {target.quarantine_limit}.", remedy="Use 0 or more rows."
+            f"{target.table} has a quarantine limit of {target.quarantine_limit}.",
+            remedy="Use 0 or more rows, or a share of the rows between 0 and 1.",
         )
     if target.max_delay is not None and target.max_delay < timedelta(0):
         raise ConfigurationError(

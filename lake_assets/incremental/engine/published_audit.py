@@ -140,7 +140,7 @@ def audit_published(
         counts = prepared.row_counts
         results = (
             *evaluate([audit for audit in target.audits if names is None or audit.name in names], scope),
-            *quarantine_results(target, all_rows=counts.quarantined, new_rows=prepared.count_quarantined()),
+            *quarantine_results(target, counts, new_rows=prepared.count_quarantined()),
             *ties_result(target, counts.tied),
         )
     finally:

@@ -239,7 +239,7 @@ class Session:
             )
             prepared = stager.prepare(plan.without([each.hour for each in held]))
             after = self._after(prepared, held)
-            quarantined = tuple(prepared.quarantined_rows(target.quarantine_limit + 1))
+            quarantined = tuple(prepared.quarantined_rows(target.most_quarantined(prepared.row_counts.read) + 1))
             staged = Staged(after, prepared=prepared, quarantined=quarantined, held=tuple(held))
             summary, _ = summary_of(after, publish.base_of(self.table))
             table = iceberg.load(catalog, target.table)
@@ -298,9 +298,9 @@ class Session:
         with self._timed("audit"):
             target, counts = self.target, staged.row_counts
             new_rows = len(staged.quarantined)
-            if new_rows > target.quarantine_limit:
+            if new_rows > target.most_quarantined(counts.read):
                 new_rows = staged.prepared.count_quarantined()  # no more than the limit + 1 were collected
-            audits = quarantine_results(target, all_rows=counts.quarantined, new_rows=new_rows)
+            audits = quarantine_results(target, counts, new_rows=new_rows)
             audits += ties_result(target, counts.tied)
             if staged.prepared.load != "none":
                 # Without a staged row the audits evaluate what is published: a source that was not read has rows, too.
@@ -463,15 +463,16 @@ def failures(audits: Iterable[AuditResult]) -> dict[str, str]:
     return failed
 
 
-def quarantine_results(target: Target, *, all_rows: int, new_rows: int) -> tuple[AuditResult, ...]:
+def quarantine_results(target: Target, counts: RowCounts, *, new_rows: int) -> tuple[AuditResult, ...]:
     """Return a warning on all quarantined rows, and the blocking limit on those that are new to the quarantine.
 
     Args:
-        all_rows: Rows of the driving source that belong in quarantine.
+        target: The target.
+        counts: Of the rows of the driving source.
         new_rows: Rows of any source that are not in it yet.
     """
-    limit = target.quarantine_limit
-    quarantined = max(all_rows, new_rows)
+    limit = target.most_quarantined(counts.read)
+    quarantined = max(counts.quarantined, new_rows)
     warning = AuditResult(
         name="quarantine",
         passed=quarantined == 0,

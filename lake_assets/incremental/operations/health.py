@@ -44,12 +44,13 @@ Kind = Literal[
     "not_landed",
     "dead_letters",
     "few_dead_letters",
+    "wrong_timestamps",
 ]
 
 OF_LANDING = ("zone_gone", "zone_behind", "partition_stopped", "files_differ", "not_landed", "dead_letters")
 """Kinds of problems of landing, which are found by its own code, without warnings."""
 
-WARNINGS = ("hours_skipped", "other_code", "few_dead_letters")
+WARNINGS = ("hours_skipped", "other_code", "few_dead_letters", "wrong_timestamps")
 """Kinds that somebody may want so: by a catch-up threshold, because former hours are to stay as they are, or because
 some senders always err."""
 

@@ -131,7 +131,10 @@ class TableAttributes(Attributes):
     owners: list[str] = Field([], description="Shown in Dagster: email addresses, or team:name.")
     grain: Literal["hour", "day"] = Field("hour", description="What one partition contains.")
     timezone: str = Field("UTC", description="The IANA time zone of the days, if the grain is day.")
-    quarantine_limit: int = Field(100, description="A check fails if a session quarantines more rows.")
+    quarantine_limit: int | float = Field(
+        100,
+        description="A check fails if a session quarantines more rows, or below 1 a larger share of them.",
+    )
     max_delay_minutes: Minutes | None = Field(None, description="Minutes after which an incomplete hour is late.")
     max_delay: str | None = Field(None, description="The same as a text: 90 minutes.")
     late: LateAttributes | None = Field(None, description="Hours that wait if late rows change them; default: none.")

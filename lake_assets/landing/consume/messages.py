@@ -20,6 +20,7 @@ from lake_assets.base.values import KINDS, Cast, KeyTwice, Refused, cast, json_o
 from lake_assets.errors import ConfigurationError, UsageError
 from lake_assets.incremental.declaration import Pipeline, RawTable, Topic
 from lake_assets.landing.consume import earlier_values
+from lake_assets.landing.files.cutover import Policy, effective
 from lake_assets.landing.files.records import Record
 
 HEARTBEAT = "lake-heartbeat"
@@ -83,6 +84,17 @@ class Feed:
             return TOO_LARGE
         row = self.parse(value)
         return row if isinstance(row, str) else None
+
+    def flaw_of(self, record: Record, policies: Sequence[Policy]) -> str | None:
+        """Do the same for a record, by the cutover policies of its partition.
+
+        A time that is none makes a dead letter only where a policy of a version before applies: since then the row
+        lands, with the time of its load.
+        """
+        timestamp = record.timestamp
+        if not is_moment(timestamp) and policies and effective(policies, record.offset).by_heartbeats:
+            timestamp = 0
+        return self.flaw(record.value, record.headers, timestamp)
 
     def parse(self, value: bytes | None) -> Row | str:
         """Return the row of a message of any length, or the reason why it is none."""

@@ -38,11 +38,14 @@ class Policy:
     Attributes:
         max_messages: Number of messages.
         max_bytes: Bytes of all messages together.
-        max_age_ms: Milliseconds between the timestamps of the first message and of a later one. With `max_idle_ms`, of
-            the first message that is no heartbeat.
+        max_age_ms: Milliseconds by the clock of heartbeats, see `by_heartbeats`.
         from_offset: The policy applies to files that begin at this offset or later, until the next policy applies.
         max_idle_ms: The same as long as all messages are heartbeats; it is longer, so that an idle partition has few
             files. None: heartbeats are treated as other messages, as in the policies of earlier versions.
+        by_heartbeats: Only heartbeats close a file by its age, so a file of some age holds one, and files are as many
+            as heartbeats at most, whatever clocks producers have. Age begins with the first message that is no
+            heartbeat, if it was sent at most half an age before a heartbeat of its file, else with that heartbeat.
+            False, as in the policies of earlier versions: any two timestamps that are so far apart close a file.
     """
 
     max_messages: int
@@ -50,6 +53,7 @@ class Policy:
     max_age_ms: int
     from_offset: int = 0
     max_idle_ms: int | None = None
+    by_heartbeats: bool = True
 
     def __post_init__(self) -> None:
         limits = {
@@ -139,28 +143,41 @@ class Cutter:
 
 
 class _OpenFile:
-    __slots__ = ("_began", "_is_idle", "count", "first", "policy", "size")
+    __slots__ = ("_beat", "_began", "_is_idle", "_sent", "count", "first", "policy", "size")
 
     def __init__(self, message: TimedMessage, policy: Policy) -> None:
         self.policy = policy
         self.first = message.offset
         self.count = 0
         self.size = 0
-        self._began = message.timestamp
+        self._began = None if policy.by_heartbeats else message.timestamp
+        self._beat: int | None = None
+        self._sent: int | None = None
         self._is_idle = policy.max_idle_ms is not None
 
     def add(self, message: TimedMessage, *, is_heartbeat: bool) -> bool:
         """Count a message; return whether it closes the file."""
+        at = message.timestamp
         if self._is_idle and not is_heartbeat:
             self._is_idle = False
-            self._began = message.timestamp
+            self._began = self._beat if self.policy.by_heartbeats else at
         self.count += 1
         self.size += message.size
-        # The distance in both directions: after a first message dated 2099 no later one would be old enough.
-        age = abs(message.timestamp - self._began)
         limits = self.policy
+        if self.count >= limits.max_messages or self.size >= limits.max_bytes:
+            return True
+        if limits.by_heartbeats:
+            if not is_heartbeat:
+                self._sent = at if self._sent is None else self._sent
+                return False
+            self._beat = at
+            if self._began is None:
+                is_near = self._sent is not None and 0 <= at - self._sent <= limits.max_age_ms // 2
+                self._began = self._sent if is_near else at
+        assert self._began is not None
         max_age_ms = limits.max_idle_ms if self._is_idle and limits.max_idle_ms else limits.max_age_ms
-        return self.count >= limits.max_messages or self.size >= limits.max_bytes or age >= max_age_ms
+        # The distance in both directions: after a first time of 2099 no later one would be old enough.
+        return abs(at - self._began) >= max_age_ms
 
 
 def effective(policy: Policy | Sequence[Policy], offset: int) -> Policy:

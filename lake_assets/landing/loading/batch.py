@@ -29,7 +29,7 @@ from lake_assets.landing.loading.progress import Progress, progress_properties
 
 @dataclass(frozen=True)
 class LandedRow:
-    """A row, its message, and when that was sent, in UTC."""
+    """A row, its message, and when that landed, in UTC: when it was sent, if its own time can be right."""
 
     row: Row
     landed_at: datetime

@@ -215,8 +215,8 @@ def _due(loader: Loader, progress: Progress) -> tuple[list[LandedRow], dict[int,
                     left += 1
                     continues[partition] = False
                     continue
-                sent = from_milliseconds(record.timestamp) if is_moment(record.timestamp) else now
-                rows.append(LandedRow(row, sent, record))
+                (landed_at,), _ = replace(progress, heartbeats={}).landed([record], now)
+                rows.append(LandedRow(row, landed_at, record))
             several = spans.setdefault(partition, [])
             if continues.get(partition) and several:
                 several[-1] = (several[-1][0], offset)

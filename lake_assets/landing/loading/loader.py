@@ -18,7 +18,7 @@ from pyiceberg.table import Table
 from tenacity import retry, retry_if_exception_type, stop_after_attempt, wait_random_exponential
 
 from lake_assets.base.failpoints import reach
-from lake_assets.base.hours import from_milliseconds, milliseconds
+from lake_assets.base.hours import milliseconds
 from lake_assets.errors import FileDamaged, PublishConflict, SourceError, StateMoved
 from lake_assets.incremental.declaration import Subject
 from lake_assets.incremental.engine import iceberg
@@ -216,11 +216,16 @@ class Loader:
 
     def _commit(self, table: Table, progress: Progress, choice: _Choice, records: Sequence[Record]) -> Loaded:
         now = self.clock()
-        sent = [self._landed_row(record) for record in records if heartbeat_of(record.headers) is None]
+        landed_at, passed = progress.without_future(now).landed(records, now)
+        sent = [
+            self._landed_row(record, at)
+            for record, at in zip(records, landed_at, strict=True)
+            if heartbeat_of(record.headers) is None
+        ]
         rows = self.without_erased(sent)
         heartbeats, ignored = _latest_heartbeats(records, now)
         dead = self._count_dead_letters(choice)
-        counted = progress.without_future(now).after(choice.ends, heartbeats).counting(len(sent) + dead, dead)
+        counted = passed.after(choice.ends, heartbeats).counting(len(sent) + dead, dead)
         after, complete_through = self._judged(table, counted)
         reach("loading-read")
         commit(self.catalog, table, Batch(rows, after, complete_through))
@@ -280,7 +285,7 @@ class Loader:
         if stage != "live":
             raise StateMoved(f"{entry.file.name} of zone {entry.file.zone}", expected="live", found=stage)
 
-    def _landed_row(self, record: Record) -> LandedRow:
+    def _landed_row(self, record: Record, landed_at: datetime) -> LandedRow:
         row = self.feed.parse_landed(record.value)
         if isinstance(row, str):
             raise SourceError(
@@ -288,7 +293,7 @@ class Loader:
                 f"{self.feed.raw.table}, but is none any more: {row}.",
                 remedy="Declare the columns of the raw table as they were when it was landed.",
             )
-        return LandedRow(row, from_milliseconds(record.timestamp), record)
+        return LandedRow(row, landed_at, record)
 
     def without_erased(self, rows: list[LandedRow]) -> list[LandedRow]:
         """Drop rows that an erasure covers. Costs one look at the catalog if nobody was erased.

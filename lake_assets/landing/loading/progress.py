@@ -8,15 +8,17 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from pyiceberg.catalog import Catalog
 from pyiceberg.exceptions import NoSuchTableError
 
-from lake_assets.base.hours import hour_of
+from lake_assets.base.hours import from_milliseconds, hour_of, is_moment, milliseconds
 from lake_assets.incremental.engine.erasures import FED_BATCH
+from lake_assets.landing.consume.messages import heartbeat_of
 from lake_assets.landing.files.offset_ranges import with_number_keys, with_text_keys
+from lake_assets.landing.files.records import Record
 
 OFFSETS = "lake.landing.offsets"
 """Table property: JSON, topic → partition → the next offset to load."""
@@ -29,6 +31,19 @@ BATCH = "lake.landing.batch"
 
 LETTERS = "lake.landing.dead-letters"
 """Table property: JSON, topic → the fields of `LetterCounts`."""
+
+TIMES = "lake.landing.wrong-times"
+"""Table property: JSON, topic → the fields of `WrongTimes`."""
+
+NEAR = timedelta(hours=1)
+"""A message's own time counts if it is not earlier than the heartbeat before it, nor later than the loader's clock, by
+more than this."""
+
+KAFKA_BEGAN = datetime(2011, 1, 1, tzinfo=UTC)
+"""No message is older than Kafka; a time in seconds is one of 1970, if it is taken for milliseconds."""
+
+FEW = 10
+"""Of fewer messages no share is told: one dead letter of a quiet hour is no tenth of anything."""
 
 MAX_AHEAD = timedelta(minutes=10)
 """A heartbeat that is later than the clock by more than this does not count: a clock is wrong."""
@@ -46,7 +61,7 @@ class LetterCounts:
     """The dead letters of a topic, as far as it is loaded.
 
     Attributes:
-        messages: Number of messages since complete-through moved, without heartbeats.
+        messages: Number of messages since complete-through moved, without heartbeats; of few, since earlier.
         dead: Number of dead letters among them.
         held: Whether complete-through stands still because too many of the messages were dead letters.
         settled: The dead letters that were loaded again or accepted.
@@ -58,12 +73,39 @@ class LetterCounts:
     settled: Spans = field(default_factory=dict)
 
     def exceeds(self, share: float) -> bool:
-        """Return whether more of the messages are dead letters than a share of them."""
-        return self.dead > share * self.messages
+        """Return whether more of the messages are dead letters than a share of them. `FEW` messages have no share."""
+        return self.dead > share * self.messages and (self.messages >= FEW or not share)
 
     def settles(self, partition: int, first: int, last: int) -> bool:
         """Return whether all dead letters of a range of offsets, both inclusive, are settled."""
         return any(begin <= first and last <= end for begin, end in self.settled.get(partition, ()))
+
+
+@dataclass(frozen=True)
+class WrongTimes:
+    """Messages whose own time was not taken for `landed_at`, because somebody's clock or unit is wrong.
+
+    Attributes:
+        messages: How many have been loaded.
+        at: When the last one was loaded.
+        timestamp: Of the last one.
+    """
+
+    messages: int
+    at: datetime
+    timestamp: int
+
+    @property
+    def cause(self) -> str:
+        """What is wrong with the last one."""
+        now = milliseconds(self.at)
+        for unit, factor in (("seconds", 1e3), ("microseconds", 1e-3), ("nanoseconds", 1e-6)):
+            if abs(self.timestamp * factor - now) < now / 2:
+                return f"{self.timestamp}, which are {unit} where Kafka wants milliseconds"
+        if self.timestamp <= 0:
+            return f"{self.timestamp}, which is none"
+        side = "behind" if self.timestamp < now else "ahead of"
+        return f"{from_milliseconds(self.timestamp):%Y-%m-%d %H:%M:%S} UTC, by a clock that is {side} that of the load"
 
 
 @dataclass(frozen=True)
@@ -76,6 +118,7 @@ class Progress:
         heartbeats: Partition → the latest heartbeat.
         batch: The number of the last batch; 0 if there is none.
         letters: The dead letters.
+        wrong: Messages whose own time was not taken; None if there was none.
     """
 
     topic: str
@@ -83,6 +126,7 @@ class Progress:
     heartbeats: Mapping[int, datetime] = field(default_factory=dict)
     batch: int = 0
     letters: LetterCounts = field(default_factory=LetterCounts)
+    wrong: WrongTimes | None = None
 
     @property
     def batch_id(self) -> str:
@@ -111,6 +155,29 @@ class Progress:
         counts = replace(self.letters, messages=self.letters.messages + messages, dead=self.letters.dead + dead)
         return replace(self, letters=counts)
 
+    def landed(self, records: Sequence[Record], now: datetime) -> tuple[list[datetime], Progress]:
+        """Return when each of further messages landed, and the progress with those whose own time is wrong.
+
+        That is the message's own time. If it cannot be, it is the time of the load.
+
+        Args:
+            records: Messages and heartbeats, those of a partition in order of offset.
+            now: The present time.
+        """
+        least = {partition: at - NEAR for partition, at in self.heartbeats.items()}
+        found, wrong, count = [], self.wrong, 0
+        for record in records:
+            heartbeat = heartbeat_of(record.headers)
+            if isinstance(heartbeat, datetime) and is_credible(heartbeat, now):
+                least[record.partition] = max(heartbeat - NEAR, least.get(record.partition, KAFKA_BEGAN))
+            at = from_milliseconds(record.timestamp) if is_moment(record.timestamp) else None
+            if heartbeat is None and (at is None or not least.get(record.partition, KAFKA_BEGAN) <= at <= now + NEAR):
+                count += 1
+                wrong = WrongTimes((self.wrong.messages if self.wrong else 0) + count, now, record.timestamp)
+                at = now
+            found.append(at or now)
+        return found, replace(self, wrong=wrong)
+
     def judged(self, partitions: Iterable[int], current: int | None, share: float) -> tuple[Progress, int | None]:
         """Return the progress and the complete-through that it reaches, which dead letters may hold.
 
@@ -124,6 +191,8 @@ class Progress:
             return self, reached
         if self.letters.held or self.letters.exceeds(share):
             return replace(self, letters=replace(self.letters, held=True)), current
+        if self.letters.messages < FEW and self.letters.dead:
+            return self, reached  # counted with those of the next hours
         return replace(self, letters=replace(self.letters, messages=0, dead=0)), reached
 
     def without_future(self, now: datetime) -> Progress:
@@ -166,6 +235,7 @@ def read_progress(properties: Mapping[str, str], topic: str) -> Progress:
         heartbeats={partition: datetime.fromisoformat(at) for partition, at in heartbeats.items()},
         batch=int(properties.get(BATCH, "0")),
         letters=_letters(json.loads(properties.get(LETTERS, "{}")).get(topic, {})),
+        wrong=_wrong(json.loads(properties.get(TIMES, "{}")).get(topic)),
     )
 
 
@@ -193,7 +263,16 @@ def progress_properties(progress: Progress, properties: Mapping[str, str]) -> di
     }
     if LETTERS in properties or progress.letters != LetterCounts():
         found[LETTERS] = _with_letters(properties.get(LETTERS), progress)
+    if progress.wrong is not None:
+        fields = {**vars(progress.wrong), "at": progress.wrong.at.isoformat()}
+        found[TIMES] = json.dumps({**json.loads(properties.get(TIMES, "{}")), progress.topic: fields}, sort_keys=True)
     return found
+
+
+def _wrong(stored: Mapping[str, Any] | None) -> WrongTimes | None:
+    if stored is None:
+        return None
+    return WrongTimes(stored["messages"], datetime.fromisoformat(stored["at"]), stored["timestamp"])
 
 
 def _letters(stored: Mapping[str, Any]) -> LetterCounts:

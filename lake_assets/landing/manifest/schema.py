@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
 import sqlalchemy as sa
 
@@ -24,7 +24,8 @@ READABLE: tuple[Verdict, ...] = ("provisional", "verified")
 """The verdicts of files that are not quarantined."""
 
 FORMAT = 2
-"""Of these tables. A version reads all formats up to its own. Format 2: deletion requests have a cut in offsets."""
+"""Of these tables. A version reads all formats up to its own. Format 2: deletion requests have a cut in offsets, and
+policies say whether the clock of heartbeats counts."""
 
 METADATA = sa.MetaData()
 HEAD = sa.Table(
@@ -93,6 +94,7 @@ POLICIES = sa.Table(
     sa.Column("max_messages", sa.BigInteger, nullable=False),
     sa.Column("max_bytes", sa.BigInteger, nullable=False),
     sa.Column("max_age_ms", sa.BigInteger, nullable=False),
+    sa.Column("by_heartbeats", sa.Boolean),
 )
 IDLE_POLICIES = sa.Table(
     "landing_policy_idle",
@@ -230,7 +232,9 @@ def create_tables(engine: sa.Engine) -> None:
         if not complete:
             connection.exec_driver_sql(_LOCKS[connection.dialect.name])
             METADATA.create_all(connection)
-            _add_missing_columns(connection)
+            for column in _missing_columns(connection):
+                kind = column.type.compile(connection.dialect)
+                connection.exec_driver_sql(f"ALTER TABLE {column.table.name} ADD COLUMN {column.name} {kind}")
             for missing in _missing_rows(connection):
                 connection.execute(missing)
         _check_format(connection)
@@ -238,14 +242,16 @@ def create_tables(engine: sa.Engine) -> None:
 
 def _is_complete(connection: sa.Connection) -> bool:
     existing = set(sa.inspect(connection).get_table_names())
-    return set(METADATA.tables) <= existing and not _missing_rows(connection)
+    return set(METADATA.tables) <= existing and not _missing_rows(connection) and not _missing_columns(connection)
 
 
-def _add_missing_columns(connection: sa.Connection) -> None:
-    """Add the columns that tables of earlier formats lack. They may be null."""
-    found = {column["name"] for column in sa.inspect(connection).get_columns(DELETIONS.name)}
-    if DELETIONS.c.cut.name not in found:
-        connection.exec_driver_sql(f"ALTER TABLE {DELETIONS.name} ADD COLUMN {DELETIONS.c.cut.name} TEXT")
+def _missing_columns(connection: sa.Connection) -> list[sa.Column[Any]]:
+    """Return the columns that tables of earlier formats lack. They may be null."""
+    found = []
+    for column in (DELETIONS.c.cut, POLICIES.c.by_heartbeats):
+        if column.name not in {each["name"] for each in sa.inspect(connection).get_columns(column.table.name)}:
+            found.append(column)
+    return found
 
 
 def _missing_rows(connection: sa.Connection) -> list[sa.Insert]:

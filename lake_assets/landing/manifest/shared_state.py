@@ -83,14 +83,27 @@ class SharedState:
 
     manifest: Manifest
 
-    def policies(self, topic: str, partition: int, *, default: Policy) -> list[Policy]:
-        """Return the cutover policies of a partition by offset; if there is none, record the default."""
+    def policies(self, topic: str, partition: int, *, default: Policy | None = None) -> list[Policy]:
+        """Return the cutover policies of a partition by offset.
+
+        Args:
+            topic: The topic.
+            partition: The partition.
+            default: Recorded if there is none. If the last one is of a version before, one with its limits and the
+                rule of the default follows it, from the first offset at which no zone can have cut yet.
+        """
         with self.manifest.change() as (connection, _):
             recorded = _policies(connection, topic, partition)
-            if recorded:
+            if default is None:
                 return recorded
-            _insert_policy(connection, topic, partition, default)
-            return [default]
+            if recorded and (recorded[-1].by_heartbeats or not default.by_heartbeats):
+                return recorded
+            following = default
+            if recorded:
+                from_offset = max(_earliest_policy_offset(connection, topic, partition), recorded[-1].from_offset + 1)
+                following = replace(recorded[-1], by_heartbeats=True, from_offset=from_offset)
+            _insert_policy(connection, topic, partition, following)
+            return [*recorded, following]
 
     def set_policy(self, topic: str, partition: int, policy: Policy) -> None:
         """Record a policy that applies from its offset on.
@@ -109,7 +122,7 @@ class SharedState:
                 )
             _insert_policy(connection, topic, partition, policy)
 
-    def change_policies(self, topic: str, **limits: int) -> dict[int, Policy]:
+    def change_policies(self, topic: str, **limits: Any) -> dict[int, Policy]:
         """Change limits of all partitions of a topic, from the first offset at which no zone can have cut yet.
 
         Args:
@@ -208,6 +221,7 @@ def _policies(connection: sa.Connection, topic: str, partition: int) -> list[Pol
             POLICIES.c.max_age_ms,
             POLICIES.c.from_offset,
             IDLE_POLICIES.c.max_idle_ms,
+            sa.func.coalesce(POLICIES.c.by_heartbeats, sa.false()),
         )
         .join_from(POLICIES, IDLE_POLICIES, is_same, isouter=True)
         .where(POLICIES.c.topic == topic, POLICIES.c.partition == partition)

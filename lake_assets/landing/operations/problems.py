@@ -25,6 +25,7 @@ from lake_assets.landing.files.offset_ranges import last_offsets, next_offsets
 from lake_assets.landing.files.sharding import parse_shard
 from lake_assets.landing.files.zone_folder import Zone
 from lake_assets.landing.loading.dead_letters import dead_letters
+from lake_assets.landing.loading.progress import progress_of
 from lake_assets.landing.manifest.open_zones import ZONES, landed_without_manifest
 from lake_assets.landing.manifest.schema import ALL_VERDICTS, CURRENT_STAGES, Entry, files_of
 from lake_assets.landing.manifest.store import has_landed, open_manifest
@@ -37,6 +38,9 @@ if TYPE_CHECKING:
 
     from lake_assets.landing.manifest.store import Manifest
     from lake_assets.settings import Settings
+
+_RECENTLY = timedelta(hours=1)
+"""A wrong timestamp is told for so long."""
 
 RUN = "Start what lands it: `lake up`, or `lake landing run`"
 
@@ -83,6 +87,11 @@ def problems(
         if letters.unsettled or letters.over_limit:
             kind: Kind = "dead_letters" if letters.over_limit else "few_dead_letters"
             found.append(Problem(feed.topic, kind, letters.sentence, letters.remedy))
+        wrong = progress_of(catalog, feed.raw.table, feed.topic).wrong
+        if wrong is not None and wrong.at > now - _RECENTLY:
+            what = f"{wrong.messages:,} messages of {feed.topic} have a timestamp that cannot be right, the last one "
+            what += f"{wrong.cause}. `landed_at` of these rows is the time of their load."
+            found.append(Problem(feed.topic, "wrong_timestamps", what, "Correct the producer, or its clock."))
     if servers is not None:
         with suppress(ServiceError):  # a Kafka that does not answer is reported as a service
             found += _not_landed(manifest, servers, feeds, gone, before=now - deadline)

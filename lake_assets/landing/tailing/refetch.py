@@ -16,6 +16,7 @@ from lake_assets.landing.consume.deletions import Scrub
 from lake_assets.landing.consume.kafka_reader import Place, Reader
 from lake_assets.landing.consume.messages import Feed
 from lake_assets.landing.files.checksum import NOTHING, Tally
+from lake_assets.landing.files.cutover import Policy
 from lake_assets.landing.files.entries import DataFile, file_name
 from lake_assets.landing.files.offset_ranges import RangeIndex, Ranges, first_offsets, last_offsets, next_offsets
 from lake_assets.landing.files.records import Record
@@ -185,7 +186,7 @@ def refetch(writer: ZoneWriter, file: DataFile, source: Source, *, now: datetime
         ServiceError: Kafka does not have the offsets any more.
         LandingError: What `ZoneWriter.land` raises.
     """
-    records = _read_records(file, source)
+    records = _read_records(file, source, SharedState(writer.manifest))
     deletions: frozenset[str] = frozenset()
     if source.scrub is not None and file.deletions:
         recorded = SharedState(writer.manifest).deletions(source.feed.topic)
@@ -196,24 +197,27 @@ def refetch(writer: ZoneWriter, file: DataFile, source: Source, *, now: datetime
     return writer.land(draft, now=now)
 
 
-def _read_records(file: DataFile, source: Source) -> Iterator[Record]:
+def _read_records(file: DataFile, source: Source, state: SharedState) -> Iterator[Record]:
     feed = source.feed
     shard = parse_shard(file.shard)
     lasts = last_offsets([file])
     starts = {Place(feed.topic, partition): first for partition, first in first_offsets([file]).items()}
     bases = {place: source.epoch.base(place.partition) for place in starts}
+    policies = {place.partition: state.policies(*place) for place in starts}
     with Reader(source.servers, starts, bases=bases) as reader:
         while not reader.at_end:
             for _, record in reader.read(READ_AT_ONCE, seconds=_READ_SECONDS):
                 last = lasts[record.partition]
                 if record.offset >= last:
                     reader.leave(Place(feed.topic, record.partition))
-                if record.offset <= last and _belongs_to(shard, record, feed):
+                if record.offset > last:
+                    continue
+                if _belongs_to(shard, record, feed, policies[record.partition]):
                     yield record
 
 
-def _belongs_to(shard: Shard, record: Record, feed: Feed) -> bool:
-    is_dead_letter = feed.flaw(record.value, record.headers, record.timestamp) is not None
+def _belongs_to(shard: Shard, record: Record, feed: Feed, policies: Sequence[Policy] = ()) -> bool:
+    is_dead_letter = feed.flaw_of(record, policies) is not None
     if is_dead_letter or shard.dead_letters:
         return is_dead_letter and shard.dead_letters
     return shard.takes(feed.distinct_id_of(record))

@@ -61,6 +61,7 @@ class Tail:
     _cutter: Cutter | None = field(default=None, init=False)
     _records: list[Record] = field(default_factory=list, init=False)
     _dead: list[Record] = field(default_factory=list, init=False)
+    _policies: Sequence[Policy] = field(default=(), init=False)
     _policy: Policy | None = field(default=None, init=False)
     _is_idle: bool = field(default=True, init=False)
     _told: IdleSpan | None = field(default=None, init=False)
@@ -71,14 +72,15 @@ class Tail:
             self.begin = record.offset
         is_heartbeat = isinstance(heartbeat_of(record.headers), datetime)
         self._is_idle = self._is_idle and is_heartbeat
-        if self.feed.flaw(record.value, record.headers, record.timestamp):
+        if self._cutter is None:
+            # By the file's first offset: its first message may have a later one, after the marker of a transaction.
+            self._policies = self.policies()
+            self._policy = effective(self._policies, self.begin)
+            self._cutter = Cutter(self._policy)
+        if self.feed.flaw_of(record, self._policies):
             self._dead.append(record)
         else:
             self._records.append(record)
-        if self._cutter is None:
-            # By the file's first offset: its first message may have a later one, after the marker of a transaction.
-            self._policy = effective(self.policies(), self.begin)
-            self._cutter = Cutter(self._policy)
         span = self._cutter.add(record, is_heartbeat=is_heartbeat)
         return None if span is None else self._close(self.begin, span.last)
 

@@ -25,7 +25,10 @@ from lake_assets.membership.raw import SIGNUPS
 
 FEED = Feed("t", SIGNUPS, "account_id", max_bytes=300)
 PLACE = Place("t", 0)
-POLICIES = (Policy(4, 2_000, 60_000), Policy(3, 1_000, 30_000, from_offset=15))
+POLICIES = (  # of a version before
+    Policy(4, 2_000, 60_000, by_heartbeats=False),
+    Policy(3, 1_000, 30_000, from_offset=15, by_heartbeats=False),
+)
 IDLE = (Policy(9, 4_000, 60_000, max_idle_ms=150_000), Policy(7, 2_000, 60_000, from_offset=15, max_idle_ms=100_000))
 SIX = datetime(2026, 1, 1, 6, tzinfo=UTC)
 
