@@ -115,17 +115,12 @@ CURVES = (
 )
 
 COLUMNS: dict[str, Callable[[Figures], str]] = {
-    "load": lambda found: f"{found.load:.0f}",
     "wall, s": lambda found: f"{found.seconds:.1f}",
     "CPU of Spark, s": lambda found: f"{found.cpu_spark:.1f}",
-    "of its tasks, s": lambda found: f"{found.tasks.cpu:.1f}",
-    "of the session, s": lambda found: f"{found.cpu_session:.1f}",
+    "CPU of the session, s": lambda found: f"{found.cpu_session:.1f}",
     "reads": lambda found: f"{found.reads:,}",
     "writes": lambda found: f"{found.writes:,}",
     "written, MB": lambda found: f"{found.written_mb:,.1f}",
-    "tasks": lambda found: f"{found.tasks.tasks:,}",
-    "rows of the largest task": lambda found: f"{found.tasks.most_rows:,}",
-    "CPU of the longest, s": lambda found: f"{found.tasks.longest_cpu:.1f}",
     "spilled, MB": lambda found: f"{found.tasks.spilled / MILLION:,.0f}",
     "driver, MB": lambda found: f"{found.peak_driver_mb:,.0f}",
     "session, MB": lambda found: f"{found.peak_session_mb:,.0f}",
