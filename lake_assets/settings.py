@@ -189,7 +189,8 @@ class Settings(BaseSettings):
     )
     alert_webhook: SecretStr | None = Field(
         default=None,
-        description="address to which failed audits, crashed sessions and late tables are POSTed as JSON; never logged",
+        description="where alerts are sent: https://… gets JSON; slack://…, mailto://… and others a text, by Apprise; "
+        "several with blanks between; never logged",
     )
     dagster_uri: SecretStr | None = Field(
         default=None, description="PostgreSQL database of Dagster; never shown; default: SQLite in the data directory"

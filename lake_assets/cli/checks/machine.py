@@ -17,6 +17,7 @@ from lake_assets.errors import ConfigurationError, StoredByNewerVersion
 from lake_assets.incremental.declaration import Pipeline
 from lake_assets.incremental.engine.erasures import KEY_FILE
 from lake_assets.incremental.from_settings import open_pipeline
+from lake_assets.incremental.operations.alerts import Webhook
 from lake_assets.services import lifecycle
 from lake_assets.services.bootstrap import check_java, java_version
 from lake_assets.services.installation.jar_files import SetupError
@@ -44,6 +45,11 @@ def check_settings() -> Iterator[Finding]:
         broken = [each.error for each in open_pipeline(settings()).broken]
     except ConfigurationError as error:
         broken = [error]
+    if (addresses_of_alerts := settings().alert_webhook) is not None:
+        try:
+            Webhook(addresses_of_alerts)
+        except ConfigurationError as error:
+            broken.append(error)
     for found in broken:
         yield Finding(SETTINGS, "error", found.problem, found.remedy)
     if not malformed and not unknown and not broken:

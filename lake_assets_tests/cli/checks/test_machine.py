@@ -51,6 +51,13 @@ def test_a_pipeline_that_cannot_be_loaded_is_named(home: Path, monkeypatch: pyte
     assert machine.loaded_pipeline(settings()) is None
 
 
+def test_an_address_of_alerts_that_nothing_can_be_sent_to_is_named(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LAKE_ALERT_WEBHOOK", "https://a.example/token slak://token")
+    settings.cache_clear()
+    (found,) = machine.check_settings()
+    assert (found.level, "slak://" in found.text, "token" in found.text) == ("error", True, False)
+
+
 def test_a_key_that_others_can_read_is_closed_and_a_damaged_memory_is_named(home: Path) -> None:
     assert levels(list(machine.check_disk(home))) == ["ok"]
     key = home / "erasure.key"
