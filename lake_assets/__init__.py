@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from lake_assets.components.dagster.tables import IncrementalTable, SourceTable
     from lake_assets.coordination import JobCoordinator
-    from lake_assets.errors import LakeError
+    from lake_assets.engagement.notifications.change_reader import read_changes
+    from lake_assets.errors import ChangesExpired, LakeError
     from lake_assets.incremental.dagster.assets import incremental_definitions
     from lake_assets.incremental.dagster.io_manager import LakeIOManager
     from lake_assets.incremental.declaration import (
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
     from lake_assets.settings import Settings, __version__
 
 __all__ = [
+    "ChangesExpired",
     "Defer",
     "IncrementalTable",
     "JobCoordinator",
@@ -61,12 +63,14 @@ __all__ = [
     "incremental_asset",
     "incremental_definitions",
     "lake_resources",
+    "read_changes",
     "utc_now",
 ]
 
 _COMPONENTS = "lake_assets.components.dagster.tables"
 _DECLARATION = "lake_assets.incremental.declaration"
 _MODULES = {
+    "ChangesExpired": "lake_assets.errors",
     "Defer": _DECLARATION,
     "IncrementalTable": _COMPONENTS,
     "JobCoordinator": "lake_assets.coordination",
@@ -91,6 +95,7 @@ _MODULES = {
     "incremental_asset": _DECLARATION,
     "incremental_definitions": "lake_assets.incremental.dagster.assets",
     "lake_resources": "lake_assets.resources",
+    "read_changes": "lake_assets.engagement.notifications.change_reader",
     "utc_now": "lake_assets.incremental.engine.engine",
 }
 """Public name → the module that defines it, or that it is."""

@@ -15,9 +15,9 @@ from lake_assets import JobCoordinator, Lake
 from lake_assets.settings import PROJECT
 
 NAMES = """
-Defer IncrementalTable JobCoordinator Lake LakeError LakeIOManager Pipeline RawTable Rule Sequential Served
-SessionContext Settings Source SourceTable Stateful Stateless Subject Topic __version__ audits incremental_asset
-incremental_definitions lake_resources utc_now
+ChangesExpired Defer IncrementalTable JobCoordinator Lake LakeError LakeIOManager Pipeline RawTable Rule Sequential
+Served SessionContext Settings Source SourceTable Stateful Stateless Subject Topic __version__ audits
+incremental_asset incremental_definitions lake_resources read_changes utc_now
 """
 LAKE = {
     "catalog": "property",

@@ -174,6 +174,33 @@ def accept(
 
 
 @engagement.command()
+def changes(
+    lake: LakeName,
+    since: Annotated[
+        str | None, typer.Option(metavar="CURSOR", help="The cursor that was printed last. Default: all changes.")
+    ] = None,
+    org: Annotated[str | None, typer.Option(help="Show only the changes of this org.")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Show the engagements of LAKE that were inserted, updated or deleted since CURSOR, and the next cursor.
+
+    Starts no Spark. JSON has all rows, each update as one before and one after it; without --json the first 100 are
+    shown.
+    """
+    from lake_assets.engagement.notifications.change_reader import read_changes
+    from lake_assets.pages.terminal import engagement as views
+    from lake_assets.pages.terminal.render import print_rows, show
+
+    found = read_changes(lake, since, org)
+    if not as_json:
+        show(views.changes(found))
+        return
+    rows = (row for batch in found.rows for row in batch.to_pylist())
+    head = {"cursor": found.cursor, "version": found.version, "notifications": found.notifications.to_pylist()}
+    print_rows(head, rows)
+
+
+@engagement.command()
 def metrics(
     lake: LakeName,
     orgs: Annotated[

@@ -5,14 +5,14 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 
 from lake_assets.demo.engagement_simulator import Simulation, generate, org_names, send
 from lake_assets.engagement.metrics.refresh import Metrics
 from lake_assets.engagement.model.table_schemas import ENGAGEMENT, ENGAGEMENT_COLUMNS, SENT_WHO_ID
-from lake_assets.engagement.notifications.change_reader import ChangeReader
+from lake_assets.engagement.notifications.change_reader import Changes, changes_of
 from lake_assets.engagement.streams.batch import run_batch
 from lake_assets.errors import ChangesExpired, UsageError
 from lake_assets_tests.engagement.metrics.test_refresh import (
@@ -36,24 +36,26 @@ class Follower:
     """Somebody who knows the table by its changes alone. rows: how often each is there."""
 
     def __init__(self, mail: Traffic) -> None:
-        self.mail, self.reader = mail, ChangeReader(mail.tables, mail.spark)
-        self.rows: Counter[tuple[Any, ...]] = Counter()
-        self.cursor = 0
+        self.mail = mail
+        self.rows: Counter[str] = Counter()
+        self.cursor: str | int = 0
+
+    def changes(self, cursor: str | int | None = None, org_id: str | None = None) -> Changes:
+        return changes_of(self.mail.tables, self.cursor if cursor is None else cursor, org_id)
 
     def read(self) -> Counter[str]:
         """Take over what is new: just what notifications speak of; no row goes that is not there. Rows of each kind."""
-        changes = self.reader.read_changes(self.cursor)
+        changes = self.changes()
         told: Counter[str] = Counter()
-        for row in changes.rows.orderBy("_commit_version").collect():
+        for row in changes.rows.read_all().to_pylist():
             told[row["_change_type"]] += 1
             gone = row["_change_type"] in ("delete", "update_preimage")
-            self.rows[tuple(row[name] for name in COLUMNS)] += -1 if gone else 1
-        counted = changes.notifications.agg(dict.fromkeys(("inserted", "updated", "deleted"), "sum")).first()
-        assert counted is not None
+            self.rows[repr([row[name] for name in COLUMNS])] += -1 if gone else 1
         for kind, name in (("insert", "inserted"), ("update_postimage", "updated"), ("delete", "deleted")):
-            assert told[kind] == (counted[f"sum({name})"] or 0)
+            assert told[kind] == sum(changes.notifications[name].to_pylist())
         assert min(self.rows.values(), default=0) >= 0
-        assert +self.rows == Counter(map(tuple, self.mail.tables.read(self.mail.spark, ENGAGEMENT).collect()))
+        table = self.mail.tables.read(self.mail.spark, ENGAGEMENT, version=changes.version).toArrow().to_pylist()
+        assert +self.rows == Counter(repr([row[name] for name in COLUMNS]) for row in table)
         self.cursor = changes.cursor
         return told
 
@@ -69,38 +71,48 @@ def test_d3_changes_applied_one_after_the_other_are_the_table(home: Settings, sp
     assert_metrics(mail)
     mail.run("mutation")
     assert set(follower.read()) >= {"update_preimage", "update_postimage", "delete"}
-    assert_of_one_org(follower)
+    assert_of_one_org(follower, orgs[0])
     assert_killed_anywhere_it_ends_the_same(mail, metrics)
     assert_only_what_changed_is_touched(mail, metrics, orgs)
+    assert_of_one_org(follower, QUOTED)
     assert_an_expired_feed_is_told(follower)
     assert_what_is_not_told_is_not_read(follower)
 
 
-def assert_of_one_org(follower: Follower) -> None:
-    org = org_names(SIMULATION)[0]
-    everything, of_one = (follower.reader.read_changes(0, org_id=wanted) for wanted in (None, org))
+def assert_of_one_org(follower: Follower, org: str) -> None:
+    """A part of all changes, and the same next cursor."""
+    everything, of_one = follower.changes(0), follower.changes(0, org)
     assert of_one.cursor == everything.cursor
-    for one, all_orgs in ((of_one.rows, everything.rows), (of_one.notifications, everything.notifications)):
-        assert Counter(one.collect()) == Counter(all_orgs.where(f"org_id = '{org}'").collect()) != Counter()
+    for one, all_orgs in (
+        (of_one.rows.read_all(), everything.rows.read_all()),
+        (of_one.notifications, everything.notifications),
+    ):
+        assert one.to_pylist() == [row for row in all_orgs.to_pylist() if row["org_id"] == org] != []
 
 
 def assert_an_expired_feed_is_told(follower: Follower) -> None:
     """VACUUM takes the feed: who is behind starts again from the version that is told, as metrics do."""
-    mail, reader = follower.mail, follower.reader
+    mail = follower.mail
     mail.ask(QUOTED, "convert", "lead 1", "contact 1")  # what the metrics have not read yet
     mail.run("mutation")
     mail.spark.conf.set("spark.databricks.delta.retentionDurationCheck.enabled", "false")
     mail.spark.sql(f"VACUUM {mail.tables.identifier(ENGAGEMENT)} RETAIN 0 HOURS")
     with pytest.raises(ChangesExpired) as expired:
-        reader.read_changes(0)
+        follower.changes(0)
     follower.cursor = expired.value.version
     assert follower.cursor == mail.tables.version(ENGAGEMENT)
-    assert reader.read_changes(follower.cursor).cursor == follower.cursor
+    next_cursor = follower.changes().cursor
+    assert next_cursor == follower.changes(next_cursor).cursor
+    follower.cursor = next_cursor
     refreshed = Metrics(mail.tables, mail.spark).refresh()
-    assert (refreshed.orgs, refreshed.cursor) == (None, follower.cursor)
+    assert (refreshed.orgs, refreshed.cursor) == (None, expired.value.version)
     assert_metrics(mail)
-    with pytest.raises(UsageError, match="999 is no cursor"):
-        reader.read_changes(999)
+    other_table = str(next_cursor).split("@")[0] + "@01234567"
+    for cursor in (999, -1, "x", "", other_table):
+        with pytest.raises(UsageError, match=f"{cursor}.* is (no|a) cursor"):
+            follower.changes(cursor)
+    with pytest.raises(UsageError, match="has no org 'nobody'"):
+        follower.changes(0, "nobody")
 
 
 def assert_what_is_not_told_is_not_read(follower: Follower) -> None:
@@ -109,5 +121,6 @@ def assert_what_is_not_told_is_not_read(follower: Follower) -> None:
     stream = mail.stream()
     mail.send(range(6))
     run_batch(replace(stream, commits=stream.commits[:1]), Alone())
-    changes = follower.reader.read_changes(follower.cursor)
-    assert (changes.cursor, changes.rows.count(), changes.notifications.count()) == (follower.cursor, 0, 0)
+    changes = follower.changes()
+    read = (changes.cursor, changes.rows.read_all().num_rows, changes.notifications.num_rows)
+    assert read == (follower.cursor, 0, 0)

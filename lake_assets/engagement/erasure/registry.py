@@ -15,7 +15,7 @@ import networkx as nx
 import pyarrow as pa
 
 from lake_assets.engagement.model.checkpoint import Batch
-from lake_assets.engagement.model.delta_log import open_table
+from lake_assets.engagement.model.delta_log import open_table, read_rows
 from lake_assets.engagement.model.table_schemas import ERASURE
 from lake_assets.engagement.model.tables import LakeTables
 
@@ -147,7 +147,7 @@ class ErasureRegistry:
 
     def _rows(self, version: int) -> list[dict[str, Any]]:
         table = open_table(self.tables.location(ERASURE), version)
-        rows: list[dict[str, Any]] = table.to_pyarrow_table().to_pylist()
+        rows: list[dict[str, Any]] = read_rows(table).to_pylist()
         return rows
 
     def _named(self, messages: DataFrame, people: Iterable[str], erased: ErasedUntil) -> ErasedUntil:

@@ -19,7 +19,7 @@ from lake_assets.connections.spark import MASTER, is_local
 from lake_assets.coordination import JobCoordinator
 from lake_assets.engagement.maintenance.layout import DatedFile, orgs_to_sort
 from lake_assets.engagement.maintenance.vacuum import session_conf, vacuum
-from lake_assets.engagement.model.delta_log import open_table
+from lake_assets.engagement.model.delta_log import open_table, read_rows
 from lake_assets.engagement.model.table_schemas import (
     CHECKPOINT,
     DEAD_LETTER,
@@ -180,10 +180,7 @@ def changed_orgs(tables: LakeTables) -> list[str]:
         if commit.operation == "OPTIMIZE":
             optimized_at = commit.version
             break
-    notifications = open_table(tables.location(NOTIFICATION)).to_pyarrow_table(
-        columns=["org_id"],
-        filters=[("version", ">", optimized_at)],
-    )
+    notifications = read_rows(open_table(tables.location(NOTIFICATION)), ["org_id"], [("version", ">", optimized_at)])
     return sorted(set(notifications.column("org_id").to_pylist()))
 
 
@@ -268,7 +265,7 @@ def is_cleaned_up(tables: LakeTables) -> bool:
 
 def _last_erasure(tables: LakeTables) -> int:
     """Return the last batch of retention that erased somebody; 0 if none did."""
-    erasures = open_table(tables.location(ERASURE)).to_pyarrow_table(columns=["batch_id"])
+    erasures = read_rows(open_table(tables.location(ERASURE)), ["batch_id"])
     return max(erasures.column("batch_id").to_pylist(), default=0)
 
 

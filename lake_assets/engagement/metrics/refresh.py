@@ -12,6 +12,8 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+import pyarrow as pa
+
 from lake_assets.base.columns import any_of
 from lake_assets.base.failpoints import METRICS_COMPUTED, METRICS_WRITTEN, reach
 from lake_assets.engagement.metrics.definition import (
@@ -28,14 +30,13 @@ from lake_assets.engagement.model.configuration.metric_groups import (
     metrics_columns,
     rate_columns,
 )
-from lake_assets.engagement.model.delta_log import Commit, open_table
+from lake_assets.engagement.model.delta_log import Commit, open_table, read_rows
 from lake_assets.engagement.model.table_schemas import ENGAGEMENT, ENGAGEMENT_METRICS
 from lake_assets.engagement.model.tables import LakeTables
-from lake_assets.engagement.notifications.change_reader import ChangeReader, notified_since
+from lake_assets.engagement.notifications.change_reader import changed_rows, notified_since
 from lake_assets.errors import ChangesExpired, UsageError
 
 if TYPE_CHECKING:
-    import pyarrow as pa
     from pyspark.sql import Column, DataFrame, SparkSession
 
 REBUILDS = 1_000_000
@@ -124,14 +125,17 @@ class Metrics:
     def _changed(self, since: int) -> tuple[int, list[MetricPartition] | None]:
         """Return the next cursor, and the partitions that changed before it; None for all partitions."""
         try:
-            changes = ChangeReader(self.tables, self.spark).read_changes(since)
+            cursor, versions = notified_since(self.tables, since)
+            if since == 0 and cursor:
+                return cursor, None  # the first refresh
+            rows = changed_rows(self.tables, since, cursor, versions, columns=MetricPartition._fields)
         except ChangesExpired as expired:
             return expired.version, None
-        is_first_refresh = not since and changes.cursor
-        if is_first_refresh:
-            return changes.cursor, None
-        rows = changes.rows.select(*MetricPartition._fields).distinct().collect()
-        return changes.cursor, [MetricPartition(*row) for row in rows]
+        found: set[MetricPartition] = set()
+        for batch in rows:
+            of_batch = pa.Table.from_batches([batch]).group_by([*MetricPartition._fields]).aggregate([])
+            found.update(MetricPartition(**row) for row in of_batch.to_pylist())
+        return cursor, list(found)
 
     def _write(self, batch_id: int, cursor: int, condition: Column) -> Commit | None:
         """Replace the rows that meet a condition by the metrics at a version of the engagement table, in one commit."""
@@ -177,9 +181,9 @@ def read_metrics(tables: LakeTables, orgs: Collection[str] = ()) -> pa.Table:
             f"The metrics of {name} do not show yet what the lake declares now.",
             remedy=f"Compute them: `lake engagement metrics {name}`.",
         )
-    only = [("org_id", "in", sorted(orgs))] if orgs else None
+    only = [("org_id", "in", sorted(orgs))] if orgs else []
     columns = list(metrics_columns(tables.lake.metrics))
-    return open_table(tables.location(ENGAGEMENT_METRICS)).to_pyarrow_table(columns=columns, filters=only)
+    return read_rows(open_table(tables.location(ENGAGEMENT_METRICS)), columns, only)
 
 
 def compute_metrics(engagements: DataFrame, groups: Sequence[MetricGroup]) -> DataFrame:

@@ -17,7 +17,7 @@ import pyarrow as pa
 from deltalake import CommitProperties, DeltaTable, write_deltalake
 from deltalake.exceptions import CommitFailedError
 
-from lake_assets.engagement.model.delta_log import open_table
+from lake_assets.engagement.model.delta_log import open_table, read_rows
 from lake_assets.engagement.model.offsets import OffsetRange, Offsets
 from lake_assets.errors import StateMoved, StoredByNewerVersion
 from lake_assets.incremental.engine.iceberg import retrying
@@ -220,7 +220,7 @@ def _rows(app_name: str, checkpoint: Checkpoint) -> pa.Table:
 
 
 def _read(table: DeltaTable, app_name: str) -> Checkpoint | None:
-    rows = table.to_pyarrow_table(filters=[("app_name", "=", app_name)]).to_pylist()
+    rows = read_rows(table, filters=[("app_name", "=", app_name)]).to_pylist()
     if not rows:
         return None
     return Checkpoint(

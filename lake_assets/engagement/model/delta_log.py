@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
-from deltalake import DeltaTable
+import pyarrow as pa
+from deltalake import DeltaTable, QueryBuilder
 from deltalake.exceptions import TableNotFoundError
 
 from lake_assets.errors import UsageError
@@ -48,6 +49,33 @@ def open_table(location: str, version: int | None = None) -> DeltaTable:
             f"There is no Delta table at {location}.",
             remedy="Create the lake's tables: `lake engagement init LAKE`.",
         ) from None
+
+
+def read_rows(
+    table: DeltaTable, columns: Sequence[str] = (), filters: Sequence[tuple[str, str, object]] = ()
+) -> pa.Table:
+    """Return rows of a table, in memory.
+
+    Not by `to_pyarrow_table`: threads of Arrow, which call Python for each file, may still run when a short command
+    exits, and then abort it.
+
+    Args:
+        columns: Empty for all columns.
+        filters: Each a column, an operator of SQL, and a text, a number, or a list of these; all must hold.
+    """
+    names = ", ".join(f'"{name}"' for name in columns) or "*"
+    where = " AND ".join(f'"{name}" {operator} {sql_literal(value)}' for name, operator, value in filters) or "true"
+    query = QueryBuilder().register("t", table).execute(f"SELECT {names} FROM t WHERE {where}")
+    rows = pa.table(query.read_all())
+    schema = pa.schema(table.schema().to_arrow())
+    return rows.cast(pa.schema([schema.field(name) for name in rows.column_names]))
+
+
+def sql_literal(value: object) -> str:
+    """Return a text, a number or a list of these in SQL, as delta-rs reads it."""
+    if isinstance(value, (list, tuple)):
+        return f"({', '.join(map(sql_literal, value))})"
+    return str(value) if isinstance(value, int) else "'{}'".format(str(value).replace("'", "''"))
 
 
 def is_table(location: str) -> bool:

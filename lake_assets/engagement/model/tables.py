@@ -18,7 +18,7 @@ from deltalake import QueryBuilder
 from lake_assets.engagement.model import idempotent
 from lake_assets.engagement.model.checkpoint import Batch, CheckpointStore
 from lake_assets.engagement.model.claims import Claims
-from lake_assets.engagement.model.delta_log import Commit, open_table, read_commits
+from lake_assets.engagement.model.delta_log import Commit, open_table, read_commits, read_rows
 from lake_assets.engagement.model.lake import EngagementLake
 from lake_assets.engagement.model.table_schemas import (
     CHECKPOINT,
@@ -114,7 +114,7 @@ class LakeTables:
 
     def rows_for(self, batch: Batch, table: str) -> pa.Table:
         """Return the rows of `read_for` without Spark, for tables that are small in every lake."""
-        return open_table(self.location(table), batch.reads[table]).to_pyarrow_table()
+        return read_rows(open_table(self.location(table), batch.reads[table]))
 
     def query(self, table: str, statement: str, version: int | None = None) -> list[dict[str, Any]]:
         """Return the few rows that a statement of SQL selects from a table, without Spark.
@@ -186,7 +186,7 @@ class LakeTables:
     def dead_letters(self, batch: Batch) -> Counter[str]:
         """Return reason → number of the dead letters that a batch has written."""
         of_batch = [("batch_id", "=", batch.batch_id), ("topic", "=", batch.messages.topic)]
-        letters = open_table(self.location(DEAD_LETTER)).to_pyarrow_table(columns=["reason"], filters=of_batch)
+        letters = read_rows(open_table(self.location(DEAD_LETTER)), ["reason"], of_batch)
         return Counter(letters["reason"].to_pylist())
 
     def commit_at(self, table: str, version: int) -> Commit:
@@ -196,7 +196,7 @@ class LakeTables:
 
     def orgs(self) -> list[str]:
         """Return the registered orgs, sorted."""
-        registered = open_table(self.location(ORG)).to_pyarrow_table(columns=["org_id"])
+        registered = read_rows(open_table(self.location(ORG)), ["org_id"])
         return sorted(registered["org_id"].to_pylist())
 
     def register_orgs(self, ttl_days: Mapping[str, int | None]) -> None:

@@ -10,7 +10,7 @@ from lake_assets.base.findings import Finding
 from lake_assets.connections.addresses import kafka_address
 from lake_assets.engagement.deduplication.repeated import REPEATED
 from lake_assets.engagement.isolation.explain import explain
-from lake_assets.engagement.model.delta_log import open_table
+from lake_assets.engagement.model.delta_log import open_table, read_rows
 from lake_assets.engagement.model.kafka_topic import KafkaTopic
 from lake_assets.engagement.model.lake import STREAMS, StreamName
 from lake_assets.engagement.model.lakes import configured_lakes
@@ -78,7 +78,7 @@ def lake_status(tables: LakeTables, servers: str) -> list[StreamStatus]:
         ServiceError: Kafka does not answer.
     """
     letters = open_table(tables.location(DEAD_LETTER))
-    repeated = letters.to_pyarrow_table(columns=["topic"], filters=[("reason", "=", REPEATED)])
+    repeated = read_rows(letters, ["topic"], [("reason", "=", REPEATED)])
     count_of = Counter(repeated["topic"].to_pylist())
     found = []
     for name in STREAMS:

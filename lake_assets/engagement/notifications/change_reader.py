@@ -1,91 +1,215 @@
-"""The change reader: the notifications since a cursor, and the rows that they describe.
+"""What changed in a lake since a cursor: the notifications, and the rows that they describe. Needs no Spark.
 
-A cursor is a version of the engagement table: its holder knows the table at that version; 0 is before the first row.
-Batches are read in the order of their commits, and only up to the first one without a notification. So one number is
-enough to read each change exactly once, and to start again: read the table at a version, then the changes since.
+A position is a version of the engagement table; 0 is before the first row. Batches are read in the order of their
+commits, and only up to the first one without a notification. So one number is enough to read each change exactly once,
+and to start again: read the table at a version, then the changes since. A public cursor also names the table, so that
+no lake takes that of another.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import json
+import re
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+from urllib.parse import unquote
+
+import pyarrow as pa
+from pyarrow.fs import FileSystem, FileType
+from pyarrow.parquet import ParquetFile
 
 from lake_assets.engagement.model import idempotent
+from lake_assets.engagement.model.delta_log import MILLISECONDS, open_table, read_rows
 from lake_assets.engagement.model.lake import STREAMS
+from lake_assets.engagement.model.lakes import lake_named
 from lake_assets.engagement.model.table_schemas import ENGAGEMENT, NOTIFICATION
-from lake_assets.engagement.model.tables import LakeTables
+from lake_assets.engagement.model.tables import LakeTables, open_tables
 from lake_assets.engagement.notifications.notify import DATA_COMMIT, NotificationCommit
 from lake_assets.errors import ChangesExpired, UsageError
-from lake_assets.errors.texts import text_of
+from lake_assets.settings import settings as settings_of_process
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from lake_assets.settings import Settings
 
-_FILE_MISSING = "FAILED_READ_FILE.FILE_NOT_EXIST"
-"""Spark's error condition for a file that the table's log names and that does not exist."""
+CURSOR = re.compile(r"([0-9]{1,18})(?:@([0-9a-f]{8}))?")
+"""Version of the engagement table, and the first digits of its id. Without them it is a version of whatever table."""
+
+_FEED = (
+    pa.field("_change_type", pa.string()),
+    pa.field("_commit_version", pa.int64()),
+    pa.field("_commit_timestamp", pa.timestamp("us", "UTC")),
+)
+_GIVE_A_CURSOR = "Give the cursor that was read last, or 0 for all changes."
 
 
 @dataclass(frozen=True)
 class Changes:
-    """Changes after a cursor.
+    """Changes of a lake after a cursor.
 
     Attributes:
-        notifications: `NOTIFICATION_COLUMNS`.
-        rows: Rows of the change data feed: the columns of the engagement table, _change_type string (`insert`,
-            `update_preimage`, `update_postimage`, `delete`), _commit_version long, _commit_timestamp timestamp.
+        notifications: A row for each batch and org: org_id, ingestion_hour, table_name, last_modified, inserted,
+            updated, deleted, app_name, version.
+        rows: Read once, in the order of the commits: the columns of the engagement table, _change_type string
+            (`insert`, `update_preimage`, `update_postimage`, `delete`), _commit_version int64, _commit_timestamp.
         cursor: Next cursor; the given one if nothing is new.
+        version: Version of the engagement table that a reader of these changes knows.
     """
 
-    notifications: DataFrame
-    rows: DataFrame
-    cursor: int
+    notifications: pa.Table
+    rows: pa.RecordBatchReader
+    cursor: str
+    version: int
 
 
-@dataclass(frozen=True)
-class ChangeReader:
-    """Reads the changes of one lake. It keeps nothing between calls; the caller keeps the cursor."""
+def read_changes(
+    lake: str, cursor: str | int | None, org_id: str | None = None, *, settings: Settings | None = None
+) -> Changes:
+    """Return the inserts, updates and deletes of a lake after a cursor, each once. Starts no Spark.
 
-    tables: LakeTables
-    spark: SparkSession
+    Args:
+        lake: Name of a configured lake.
+        cursor: That of the last call; None or 0 for all changes; or a version of the engagement table that was read.
+        org_id: Only changes of this org; None for all orgs.
+        settings: Those of the process by default.
 
-    def read_changes(self, cursor: int, org_id: str | None = None) -> Changes:
-        """Return the changes after a cursor. The rows must be read before the next VACUUM.
+    Returns:
+        Arrow data. All files of `rows` were there; they must be read before the next VACUUM.
 
-        Args:
-            org_id: Only changes of this org; None for all orgs.
+    Raises:
+        UsageError: There is no such lake, table, cursor or org.
+        ChangesExpired: VACUUM or an erasure has removed the changes. The error has the cursor to go on with, and the
+            version of the table to read before.
+    """
+    chosen = settings_of_process() if settings is None else settings
+    return changes_of(open_tables(chosen, lake_named(chosen, lake)), cursor, org_id)
 
-        Raises:
-            UsageError: The cursor is no version of the table.
-            ChangesExpired: VACUUM or an erasure has removed the change data feed. The error has the version to
-                restart from.
-        """
-        from pyspark.sql import functions as F
 
-        last, versions = notified_since(self.tables, cursor)
-        notifications = self.tables.read(self.spark, NOTIFICATION).where(F.col("version").between(cursor + 1, last))
-        feed = self.tables.changes(self.spark, ENGAGEMENT, min(cursor + 1, last), last)
-        rows = feed.where(F.col("_commit_version").isin(versions))
-        if versions and not _is_readable(rows):
-            raise ChangesExpired(self.tables.location(ENGAGEMENT), cursor=cursor, version=last)
-        if org_id is not None:
-            notifications = notifications.where(F.col("org_id") == org_id)
-            rows = rows.where(F.col("org_id") == org_id)
-        return Changes(notifications, rows, last)
+def changes_of(tables: LakeTables, cursor: str | int | None, org_id: str | None = None) -> Changes:
+    """Return what `read_changes` returns, of the tables of a lake."""
+    since = _version(tables, cursor)
+    if org_id is not None and org_id not in tables.orgs():
+        name = tables.lake.name
+        raise UsageError(
+            f"The lake {name} has no org {org_id!r}.",
+            remedy=f"Name a registered org, or register it: `lake engagement init {name} --org ORG`.",
+        )
+    last, versions = notified_since(tables, since)
+    rows = changed_rows(tables, since, last, versions, org_id=org_id)
+    wanted: list[tuple[str, str, object]] = [("version", ">", since), ("version", "<=", last)]
+    if org_id is not None:
+        wanted.append(("org_id", "=", org_id))
+    notifications = read_rows(open_table(tables.location(NOTIFICATION)), filters=wanted)
+    in_order = notifications.sort_by([("version", "ascending"), ("org_id", "ascending")])
+    return Changes(in_order, rows, f"{last}@{_table_id(tables)}", last)
+
+
+def changed_rows(
+    tables: LakeTables,
+    since: int,
+    last: int,
+    versions: Collection[int],
+    *,
+    org_id: str | None = None,
+    columns: Sequence[str] = (),
+) -> pa.RecordBatchReader:
+    """Return the rows that batches have changed, in the order of their commits.
+
+    Args:
+        since: Version that the reader knows.
+        last: Version that it knows next.
+        versions: The batches between, as `notified_since` returns them.
+        org_id: Only rows of this org; None for all orgs.
+        columns: Columns of `Changes.rows`; empty for all.
+
+    Raises:
+        ChangesExpired: A file no longer exists.
+    """
+    location = tables.location(ENGAGEMENT)
+    schema = pa.schema([*pa.schema(open_table(location).schema().to_arrow()), *_FEED])
+    if columns:
+        schema = pa.schema([schema.field(name) for name in columns])
+    store, folder = FileSystem.from_uri(location)
+    of_batches = [file for version in versions for file in _changed_files(store, folder, version)]
+    files = [(path, values) for path, values in of_batches if org_id in (None, values["org_id"])]
+    if any(info.type is FileType.NotFound for info in store.get_file_info([path for path, _ in files])):
+        raise ChangesExpired(location, cursor=since, version=last)
+
+    def batches() -> Iterator[pa.RecordBatch]:
+        for path, values in files:
+            with store.open_input_file(path) as opened:
+                parquet = ParquetFile(opened, coerce_int96_timestamp_unit="us")
+                stored = [name for name in schema.names if name in parquet.schema_arrow.names]
+                for batch in parquet.iter_batches(columns=stored, use_threads=False):
+                    yield _with_schema(batch, schema, values)
+
+    return pa.RecordBatchReader.from_batches(schema, batches())
+
+
+def _changed_files(store: FileSystem, folder: str, version: int) -> list[tuple[str, dict[str, object]]]:
+    """Return the files with the changes of a batch, each with the values of columns that it does not contain.
+
+    A batch is an append of new files, or a MERGE, which writes its changes to files of their own. delta-rs reads them,
+    too, but not those of an org whose name is escaped in the path.
+    """
+    with store.open_input_file(f"{folder}/_delta_log/{version:020d}.json") as log:
+        actions = [json.loads(line) for line in log.read().splitlines()]
+    files: list[tuple[dict[str, Any], dict[str, str]]] = [(action["cdc"], {}) for action in actions if "cdc" in action]
+    if not files:
+        added = [action["add"] for action in actions if "add" in action]
+        files = [(file, {"_change_type": "insert"}) for file in added if file["dataChange"]]
+    (committed,) = (action["commitInfo"]["timestamp"] for action in actions if "commitInfo" in action)
+    of_commit = {"_commit_version": version, "_commit_timestamp": datetime.fromtimestamp(committed / MILLISECONDS, UTC)}
+    return [
+        (f"{folder}/{unquote(file['path'])}", {**of_commit, **file["partitionValues"], **change})
+        for file, change in files
+    ]
+
+
+def _with_schema(batch: pa.RecordBatch, schema: pa.Schema, values: Mapping[str, object]) -> pa.RecordBatch:
+    """Return a batch of a file with all columns; those that it lacks have one value in all rows, or null."""
+    columns = [
+        batch.column(field.name).cast(field.type)
+        if field.name in batch.schema.names
+        else pa.repeat(pa.scalar(values.get(field.name), field.type), batch.num_rows)
+        for field in schema
+    ]
+    return pa.record_batch(columns, schema=schema)
+
+
+def _version(tables: LakeTables, cursor: str | int | None) -> int:
+    """Return the version of the engagement table that a cursor names."""
+    text = "0" if cursor is None else str(cursor)
+    found = CURSOR.fullmatch(text)
+    if found is None:
+        raise UsageError(f"{text!r} is no cursor.", remedy=_GIVE_A_CURSOR)
+    version, table_id = found.groups()
+    if table_id not in (None, _table_id(tables)):
+        raise UsageError(
+            f"{text} is a cursor of another table than {tables.location(ENGAGEMENT)}, whose cursors end with"
+            f" @{_table_id(tables)}.",
+            remedy=_GIVE_A_CURSOR,
+        )
+    return int(version)
+
+
+def _table_id(tables: LakeTables) -> str:
+    return str(open_table(tables.location(ENGAGEMENT)).metadata().id)[:8]
 
 
 def notified_since(tables: LakeTables, cursor: int) -> tuple[int, list[int]]:
-    """Return the next cursor, and the versions of the batches after `cursor` and up to it. Reads logs only, no Spark.
+    """Return the version to know next, and the versions of the batches after `cursor` and up to it. Reads logs only.
 
     Raises:
-        UsageError: The cursor is no version of the table.
+        UsageError: The table has no such version yet.
         ChangesExpired: The log no longer reaches back to the cursor.
     """
     newest = tables.version(ENGAGEMENT)
     if not 0 <= cursor <= newest:
         raise UsageError(
             f"{cursor} is no cursor of {tables.location(ENGAGEMENT)}, whose newest version is {newest}.",
-            remedy="Give the cursor that was read last, or 0 to begin.",
+            remedy=_GIVE_A_CURSOR,
         )
     marks = {commit.version: commit.mark for commit in tables.history(ENGAGEMENT, since=cursor)}
     first = min(marks, default=newest + 1)
@@ -126,16 +250,3 @@ def _notified_batches(tables: LakeTables) -> dict[str, int]:
         notifier = lake.app_id(stream, NotificationCommit.name)
         notified[lake.app_id(stream, DATA_COMMIT)] = tables.last_batch(NOTIFICATION, notifier)
     return notified
-
-
-def _is_readable(rows: DataFrame) -> bool:
-    """Return whether every file of the rows exists. Spark opens all of them, but reads little of each."""
-    from pyspark.errors import PySparkException
-
-    try:
-        rows.groupBy("_change_type").count().collect()
-    except PySparkException as error:
-        if _FILE_MISSING in text_of(error):  # Spark's own condition, or that of the task for which it gave up the query
-            return False
-        raise
-    return True

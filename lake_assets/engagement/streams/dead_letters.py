@@ -15,7 +15,7 @@ from confluent_kafka import KafkaException, Producer
 from lake_assets.connections.kafka import client, kafka_error
 from lake_assets.engagement.deduplication.repeated import REPEATED
 from lake_assets.engagement.erasure.registry import ERASED
-from lake_assets.engagement.model.delta_log import open_table
+from lake_assets.engagement.model.delta_log import open_table, read_rows
 from lake_assets.engagement.model.lake import STREAMS
 from lake_assets.engagement.model.table_schemas import DEAD_LETTER
 from lake_assets.engagement.model.tables import LakeTables
@@ -114,5 +114,5 @@ def _is_mistake(reason: str) -> bool:
 
 def _rows(tables: LakeTables) -> list[dict[str, Any]]:
     columns = ["topic", "partition", "offset", "reason", "message"]
-    rows: list[dict[str, Any]] = open_table(tables.location(DEAD_LETTER)).to_pyarrow_table(columns=columns).to_pylist()
+    rows: list[dict[str, Any]] = read_rows(open_table(tables.location(DEAD_LETTER)), columns).to_pylist()
     return sorted(rows, key=lambda row: (row["topic"], row["partition"], row["offset"]))

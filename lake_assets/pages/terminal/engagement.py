@@ -3,21 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from itertools import islice
+from typing import Any
 
 from lake_assets.engagement.erasure.certificate import LakeCertificate
 from lake_assets.engagement.maintenance.maintain import MaintenanceReport
 from lake_assets.engagement.maintenance.reclaim import Reclaimed
 from lake_assets.engagement.metrics.refresh import Refresh
 from lake_assets.engagement.monitoring.status import StreamStatus
+from lake_assets.engagement.notifications.change_reader import Changes
 from lake_assets.engagement.streams.accept import Accepted
 from lake_assets.engagement.streams.dead_letters import Letters
 from lake_assets.engagement.streams.turn import TurnReport
 from lake_assets.errors.texts import ErrorText
 from lake_assets.pages.terminal import erasure
-from lake_assets.pages.terminal.render import Column, Part, TableView, counted
+from lake_assets.pages.terminal.render import Column, Part, TableView, counted, moment
 
 SHOWN_CHARACTERS = 120
 """Of the text of a message."""
+
+SHOWN_ROWS = 100
+"""Of changed rows; an update has two."""
 
 STREAMS: TableView[StreamStatus] = TableView(
     (
@@ -85,6 +91,31 @@ def lost(found: Sequence[Accepted], *, done: bool) -> Iterator[Part]:
             yield f"  {each.topic}, partition {each.partition}, from offset {each.first} {until} {is_lost}"
         if stream.stream == "retention" and stream.lost:
             yield "  Requests of erasure may be among them. Send those again that were not executed."
+
+
+CHANGED: TableView[dict[str, Any]] = TableView(
+    (
+        Column("version", lambda row: row["_commit_version"], right=True),
+        Column("change", lambda row: row["_change_type"].replace("_", " ")),
+        Column("org", lambda row: row["org_id"]),
+        Column("engagement", lambda row: row["engagement_id"]),
+        Column("engaged at", lambda row: moment(row["engaged_at"])),
+        Column("kind", lambda row: row["kind"]),
+        Column("id", lambda row: row["who_id"]),
+    )
+)
+
+
+def changes(found: Changes) -> Iterator[Part]:
+    """Show the first changed rows, their numbers, and the next cursor."""
+    rows = (row for batch in found.rows for row in batch.to_pylist())
+    first = list(islice(rows, SHOWN_ROWS))
+    if first:
+        yield from CHANGED(first)
+    told = {name: sum(found.notifications[name].to_pylist()) for name in ("inserted", "updated", "deleted")}
+    yield ", ".join(f"{count:,} {name}" for name, count in told.items()) + f"; the next cursor is {found.cursor}"
+    if next(rows, None) is not None:
+        yield f"Only the first {SHOWN_ROWS} rows are shown; --json prints all."
 
 
 def dead_letters(found: Sequence[Letters]) -> Iterator[Part]:

@@ -139,6 +139,16 @@ def print_json(value: object) -> None:
     _console.out(to_json(value), highlight=False)
 
 
+def print_rows(head: Mapping[str, object], rows: Iterable[object]) -> None:
+    """Print a JSON object whose last field, `rows`, may be too large for memory: one row in a line."""
+    _console.out(to_json(head).removesuffix("\n}") + ',\n "rows": [', highlight=False)
+    before = " "
+    for row in rows:
+        _console.out(f"{before} {json.dumps(_plain(row), default=str)}", highlight=False)
+        before = ","
+    _console.out(" ]\n}", highlight=False)
+
+
 def to_json(value: object) -> str:
     """Return a dataclass, or a collection of them, as JSON. Hours become their keys, times their text."""
     return json.dumps(_plain(value), indent=1, default=str)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from lake_assets.engagement.model.checkpoint import Batch
-from lake_assets.engagement.model.delta_log import is_table, open_table
+from lake_assets.engagement.model.delta_log import is_table, open_table, read_rows
 from lake_assets.engagement.model.table_schemas import (
     ENGAGEMENT,
     MUTATION_REQUEST,
@@ -80,7 +80,7 @@ def prune_log(tables: LakeTables) -> None:
     Those that were applied or are dead are settled, and the last batch has tried the pending ones.
     """
     log = open_table(tables.location(MUTATION_REQUEST))
-    batches = log.to_pyarrow_table(columns=["batch_id"]).column("batch_id").unique().to_pylist()
+    batches = read_rows(log, ["batch_id"]).column("batch_id").unique().to_pylist()
     if len(batches) > 1:
         log.delete(f"batch_id < {max(batches):d}")
 
