@@ -33,7 +33,7 @@ PATIENCE_OF_START = 5
 
 FULL_SECONDS = 30
 UNIT_SECONDS = 10
-"""`RestartSec` of the unit of `lake service install`."""
+"""`RestartSec` of the unit in docs/services.md."""
 
 FILL_BYTES = 1 << 20
 

@@ -37,7 +37,6 @@ PANELS: Mapping[str, Mapping[str, str]] = {
         "down": "services:down",
         "restart": "services:restart",
         "status": "services:status",
-        "service": "services:service",
         "doctor": "checks.doctor:doctor",
         "backup": "backup:backup",
         "restore": "backup:restore",

@@ -29,7 +29,6 @@ landing quarantine: discard list release
 serving: clean-up delete lineage list push query revert serve verify
 serving pinot: list push revert
 session: commit init publish
-service: install
 """
 
 
