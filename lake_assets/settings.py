@@ -52,6 +52,14 @@ def _jars_folder(name: str, found: Mapping[str, Any]) -> Path:
 TABLE = re.compile(r"[a-z][a-z0-9_]*\.[a-z][a-z0-9_]*")
 """A table with its namespace."""
 
+SERVED_TABLE = re.compile(
+    r"(?!.*_(?:OFFLINE|REALTIME)$)(?!(?:information_schema|main|memory|pg_catalog|system|temp)\.)"
+    r"(?:[A-Za-z0-9_][A-Za-z0-9_-]*\.)?[A-Za-z0-9_][A-Za-z0-9_-]*",
+    re.ASCII,
+)
+"""A served table, as Apache Pinot names tables: airlineStats, orders-eu, sales.orders. With a type at the end
+(airlineStats_OFFLINE) it is the node of a cluster; schemas of DuckDB itself are no databases."""
+
 YAML = (".yaml", ".yml")
 """Suffixes of the files that declare tables or lakes."""
 
@@ -279,6 +287,12 @@ class Settings(BaseSettings):
     )
     serving_folder: Path | None = Field(
         default=None, description="folder of the segments of served tables; default: in the data directory"
+    )
+    serving_cluster: str | None = Field(
+        default=None,
+        description="name of the cluster, the folder of ZooKeeper that has the lineage of served tables; two data "
+        "directories on one ensemble need one each; default: none, the ensemble's root",
+        pattern="[A-Za-z0-9_-]+$",
     )
     serving_snapshots: int = Field(
         default=2, description="number of snapshots of a served table that are kept, including the newest", ge=2

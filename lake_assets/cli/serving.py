@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -11,12 +11,13 @@ from uuid import uuid4
 import typer
 
 from lake_assets.cli.common import AsJson, zookeeper_hosts
-from lake_assets.errors import ServiceError, UsageError
+from lake_assets.errors import LakeError, ServiceError, UsageError
 from lake_assets.pages.terminal.render import counted, render
 from lake_assets.settings import settings
 
 if TYPE_CHECKING:
     from lake_assets.incremental.erasure.certificate import FileSource
+    from lake_assets.incremental.operations.health import Problem
     from lake_assets.serving.erasure.erase import OutdatedSegments
     from lake_assets.serving.served_tables import Serving
     from lake_assets.serving.store.groups import PushGroup
@@ -31,6 +32,15 @@ pinot = typer.Typer(
 )
 TableName = Annotated[str, typer.Argument(metavar="TABLE", help="A served table, such as account_state.")]
 EntryId = Annotated[str, typer.Argument(metavar="ID", help="The id of a push, from `lake serving lineage TABLE`.")]
+Controller = Annotated[
+    str | None,
+    typer.Option(
+        metavar="URL",
+        help="The controller that does it: of a Pinot cluster, or `lake serving serve`. Without a ZooKeeper here, "
+        "LAKE_PINOT_CONTROLLER.",
+    ),
+]
+NewSchema = Annotated[bool, typer.Option("--new-schema", help="Push also rows with other columns than readers see.")]
 ForcePush = Annotated[
     bool, typer.Option("--force", help="Revert a push that is in progress. Use it after a push died.")
 ]
@@ -43,9 +53,12 @@ ForceRevert = Annotated[
 def push(
     table: Annotated[str, typer.Argument(metavar="TABLE", help="A served table, or a group of LAKE_SERVING_GROUPS.")],
     file: Annotated[
-        Path | None, typer.Option(help="The Parquet file to push. Default: the table's own source.")
+        list[Path] | None,
+        typer.Option(help="A Parquet file to push. May be repeated: all are one push. Default: the table's source."),
     ] = None,
     force: ForcePush = False,
+    new_schema: NewSchema = False,
+    controller: Controller = None,
     as_json: AsJson = False,
 ) -> None:
     """Push a new snapshot of TABLE. Readers see all of it at once. A push that fails is reverted.
@@ -57,18 +70,29 @@ def push(
     from lake_assets.pages.terminal import serving as views
     from lake_assets.serving.store.sources import from_parquet
 
+    address = _controller(controller)
+    if address:
+        if not file:
+            raise UsageError("A push by a controller needs its files.", remedy="Name them: --file rows.parquet.")
+        pinot_push(table, file, force=force, new_schema=new_schema, as_json=as_json, controller=address)
+        return
     as_of = utc_now()
     heads: dict[str, str | None] = {}
     if file:
-        tables = {table: from_parquet(file)}
+        tables = {table: from_parquet(*file)}
+        quotas = _quotas()
     else:
         catalog = open_catalog(settings())
-        readings = {source.name: source.read(catalog) for source in _group(table).sources}
+        group = _group(table)
+        readings = {source.name: source.read(catalog) for source in group.sources}
         tables = {name: reading.rows for name, reading in readings.items()}
         heads = {name: reading.head for name, reading in readings.items()}
+        quotas = group.quotas
     push_id = uuid4().hex[:PUSH_ID_LENGTH]
     with _open_serving() as found:
-        reports = found.writer.push(tables, push_id=push_id, as_of=as_of, force=force, heads=heads)
+        reports = found.writer.push(
+            tables, push_id=push_id, as_of=as_of, force=force, new_schema=new_schema, heads=heads, quotas=quotas
+        )
     render(reports, views.pushed, as_json=as_json, document=reports if len(reports) > 1 else reports[0])
 
 
@@ -104,11 +128,15 @@ def query(
 
 
 @serving.command()
-def lineage(table: TableName, as_json: AsJson = False) -> None:
+def lineage(table: TableName, controller: Controller = None, as_json: AsJson = False) -> None:
     """List the pushes of TABLE, newest first, and which of them can be reverted."""
     from lake_assets.pages.terminal import serving as views
     from lake_assets.serving.store.status import lineage_status
 
+    address = _controller(controller)
+    if address:
+        pinot_lineage(table, as_json=as_json, controller=address)
+        return
     with _open_serving() as found:
         entries = lineage_status(found.registry, table)
     render(entries, views.LINEAGE, as_json=as_json)
@@ -124,15 +152,26 @@ def revert(
         list[str] | None,
         typer.Option("--with", metavar="TABLE=ID", help="Revert a push of another table at the same moment."),
     ] = None,
+    controller: Controller = None,
 ) -> None:
     """Restore the snapshot of TABLE that a push replaced. Refused if a subject was erased since that snapshot."""
+    from lake_assets.serving.store.status import in_sight
+
+    address = _controller(controller)
+    if address:
+        if later or others:
+            raise UsageError("A controller reverts one push at a time.", remedy="Leave out --later and --with.")
+        pinot_revert(table, entry_id, force=force, controller=address)
+        return
     entries = _entries([f"{table}={entry_id}", *(others or [])])
     erased_at = _last_erasure()
     with _open_serving() as found:
         changes = found.writer.revert_all(entries, force=force, later=later, erased_at=erased_at)
+        sights = {name: in_sight(found.registry, name) for name in changes}
     for name, change in changes.items():
         segments = counted(len(change.deletions), "segment")
         typer.echo(f"{name} is as it was before {entries[name]}; {segments} no longer used.")
+        typer.echo(sights[name])
 
 
 @serving.command("clean-up")
@@ -192,43 +231,61 @@ def verify(
 
 @serving.command()
 def serve() -> None:
-    """Answer queries over HTTP on loopback until interrupted: /query, /tables, /lineage, /health and /docs."""
+    """Answer queries over HTTP on loopback until interrupted: /query, /tables, /lineage, /health and /docs.
+
+    With LAKE_SERVING_TOKEN, it also pushes and reverts by the calls of a controller of Apache Pinot: /segments.
+    """
     from lake_assets.serving.endpoints.http import endpoint
     from lake_assets.serving.endpoints.server import serve as serve_http
 
     found = settings()
     with _open_serving() as opened:
         typer.echo(f"http://127.0.0.1:{found.serving_port}/docs")
-        serve_http(endpoint(opened, token=found.serving_token), port=found.serving_port)
+        app = endpoint(opened, token=found.serving_token, quotas=_quotas(), erased_at=_last_erasure)
+        serve_http(app, port=found.serving_port)
 
 
 @pinot.command("push")
 def pinot_push(
     table: TableName,
     archives: Annotated[
-        list[Path], typer.Argument(metavar="FILE...", help="Segments that Pinot built, as .tar.gz files.")
+        list[Path],
+        typer.Argument(metavar="FILE...", help="Segments that Pinot built, .tar.gz; or .parquet."),
     ],
     force: ForcePush = False,
+    new_schema: NewSchema = False,
     as_json: AsJson = False,
+    controller: Controller = None,
 ) -> None:
     """Replace the segments of TABLE in the cluster by FILE..., all at once. A push that fails is reverted."""
     from lake_assets.pages.terminal import serving as views
     from lake_assets.serving.endpoints.pinot import pinot_at
 
-    with pinot_at(settings()) as cluster:
-        done = cluster.push(table, archives, force=force)
+    with pinot_at(settings(), controller) as cluster:
+        done = cluster.push(table, archives, force=force, new_schema=new_schema)
     render(done, views.pinot_pushed, as_json=as_json)
 
 
 @pinot.command("list")
-def pinot_list(table: TableName, as_json: AsJson = False) -> None:
+def pinot_list(table: TableName, as_json: AsJson = False, controller: Controller = None) -> None:
     """List the segments of TABLE that queries of the cluster see."""
     from lake_assets.pages.terminal import serving as views
     from lake_assets.serving.endpoints.pinot import pinot_at
 
-    with pinot_at(settings()) as cluster:
+    with pinot_at(settings(), controller) as cluster:
         found = cluster.segments(table)
     render(found, views.pinot_segments, as_json=as_json)
+
+
+@pinot.command("lineage")
+def pinot_lineage(table: TableName, as_json: AsJson = False, controller: Controller = None) -> None:
+    """List the pushes of TABLE in the cluster, newest first, and which of them can be reverted."""
+    from lake_assets.pages.terminal import serving as views
+    from lake_assets.serving.endpoints.pinot import pinot_at
+
+    with pinot_at(settings(), controller) as cluster:
+        found = cluster.lineage(table)
+    render(found, views.LINEAGE, as_json=as_json)
 
 
 @pinot.command("revert")
@@ -236,16 +293,48 @@ def pinot_revert(
     table: TableName,
     entry_id: Annotated[str, typer.Argument(metavar="ID", help="The id that the push printed.")],
     force: ForceRevert = False,
+    controller: Controller = None,
 ) -> None:
     """Restore the segments of TABLE that a push replaced. Not refused after an erasure: the cluster records none."""
     from lake_assets.serving.endpoints.pinot import pinot_at
 
-    with pinot_at(settings()) as cluster:
+    with pinot_at(settings(), controller) as cluster:
         cluster.revert(table, entry_id, force=force)
+        segments = cluster.segments(table)
     typer.echo(f"{table} is as it was before {entry_id}.")
+    typer.echo(f"Readers of {table} see {counted(len(segments), 'segment')}: {', '.join(segments) or 'no rows'}.")
 
 
 serving.add_typer(pinot, name="pinot")
+
+
+def failed_pushes() -> list[Problem]:
+    """Return the served tables whose last push failed; none if no ZooKeeper runs, or nothing was ever pushed."""
+    from lake_assets.connections.addresses import zookeeper_address
+
+    found = settings()
+    if not found.segments.is_dir() or zookeeper_address(found) is None:
+        return []
+    from lake_assets.serving.served_tables import push_problems
+
+    with suppress(ServiceError):  # a ZooKeeper that does not answer is reported as a service
+        return push_problems(found)
+    return []
+
+
+def _controller(address: str | None) -> str | None:
+    """Return the controller that a command calls; None if it looks at ZooKeeper itself."""
+    from lake_assets.connections.addresses import zookeeper_address
+
+    found = settings()
+    return address or (found.pinot_controller if zookeeper_address(found) is None else None)
+
+
+def _quotas() -> dict[str, int | None]:
+    """Return the declared quotas of served tables. A declaration that cannot be used has none."""
+    with suppress(LakeError):
+        return {source.name: source.quota_bytes for source in _sources()}
+    return {}
 
 
 def delete_replaced() -> list[OutdatedSegments]:

@@ -10,16 +10,19 @@ ServingError
 │   ├── EntryReverted
 │   ├── SourceGone          a source that no longer exists
 │   ├── TargetNotReady      a target that was not uploaded, or is not readable
+│   ├── TargetNotNamed      an upload that no replacement in progress names
 │   ├── TargetReplaced      a target that another entry has replaced since
 │   ├── StillInProgress     a revert of an entry whose push may be running
 │   └── SegmentHeld         a deletion of a segment that the lineage needs
 ├── PushFailed              a push that was reverted, or not started
 │   ├── NameTaken
 │   ├── RowsUnreadable
+│   ├── ColumnsChanged
 │   ├── QuotaExceeded
 │   ├── UploadStopped
 │   ├── UploadDamaged
 │   └── PushOvertaken
+├── TokenNeeded             a call that would change a table, of an endpoint without a token
 ├── PinotRefused            a call that the controller of a Pinot cluster did not carry out
 ├── ErasedSince             a revert that would restore rows of an erased person
 ├── LineageDamaged          a node that serving cannot have written
@@ -34,7 +37,7 @@ ServingError
 from __future__ import annotations
 
 import errno
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from datetime import datetime
 from pathlib import Path
 
@@ -127,6 +130,16 @@ class TargetNotReady(ReplaceRefused):
         )
 
 
+class TargetNotNamed(ReplaceRefused):
+    """No replacement in progress names an uploaded segment: it would be routed at once."""
+
+    def __init__(self, table: str, segment: str) -> None:
+        super().__init__(
+            f"No replacement in progress of {table} names {segment}, so it cannot be uploaded.",
+            remedy=f"Call startReplaceSegments of {table} first, with it among segmentsTo.",
+        )
+
+
 class TargetReplaced(ReplaceRefused):
     """Another live entry replaces a target. by: its id."""
 
@@ -181,13 +194,29 @@ class RowsUnreadable(PushFailed):
         )
 
 
+class ColumnsChanged(PushFailed):
+    """The rows have other columns than those that readers see. Both: column → type."""
+
+    def __init__(self, table: str, *, seen: Mapping[str, str], pushed: Mapping[str, str]) -> None:
+        parts = [f"{name} is gone" for name in sorted(seen.keys() - pushed.keys())]
+        parts += [f"{name} is new" for name in sorted(pushed.keys() - seen.keys())]
+        for name in sorted(seen.keys() & pushed.keys()):
+            if seen[name] != pushed[name]:
+                parts.append(f"{name} is {pushed[name]} instead of {seen[name]}")
+        super().__init__(
+            f"The push of {table} has other columns than readers see: {', '.join(parts)}.",
+            remedy="Correct the rows. If readers know of the new columns, push with --new-schema.",
+        )
+
+
 class QuotaExceeded(PushFailed):
     """A table would exceed its quota. All in bytes."""
 
     def __init__(self, table: str, *, stored: int, new: int, quota: int) -> None:
         super().__init__(
             f"{table} may take {quota:,} bytes; it takes {stored:,}, and the push adds {new:,}.",
-            remedy="Raise LAKE_SERVING_QUOTA_MB, keep fewer snapshots (LAKE_SERVING_SNAPSHOTS), or push less.",
+            remedy="Raise its quota (or LAKE_SERVING_QUOTA_MB), keep fewer snapshots (LAKE_SERVING_SNAPSHOTS), or push "
+            "less.",
         )
 
 
@@ -221,6 +250,16 @@ class PushOvertaken(PushFailed):
         super().__init__(
             f"{table} was changed by another push while entry {entry_id} was pushed: readers would see both snapshots.",
             remedy="Push again, unless the other push is the newer one.",
+        )
+
+
+class TokenNeeded(ServingError):
+    """An endpoint without a token changes no table: any page in a browser could call it."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            "The endpoint has no token, so it changes no table.",
+            remedy="Set LAKE_SERVING_TOKEN, start it again, and send `Authorization: Bearer <token>`.",
         )
 
 

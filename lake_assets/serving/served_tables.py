@@ -10,8 +10,12 @@ from typing import TYPE_CHECKING
 
 from kazoo.exceptions import KazooException
 
+from lake_assets.connections.addresses import zookeeper_address
 from lake_assets.connections.zookeeper import zookeeper_error
 from lake_assets.coordination import zookeeper_client
+from lake_assets.errors import ServiceError
+from lake_assets.incremental.engine.engine import utc_now
+from lake_assets.incremental.operations.health import Problem
 from lake_assets.serving.endpoints.broker import Broker
 from lake_assets.serving.endpoints.query import MB, QueryLimits
 from lake_assets.serving.lineage.registry import Registry
@@ -69,11 +73,28 @@ def serving_at(hosts: str, settings: Settings, *, clock: Callable[[], datetime])
         raise zookeeper_error(error, hosts) from error
 
 
+def push_problems(settings: Settings) -> list[Problem]:
+    """Return the served tables whose last push failed, as alerts, `lake status` and `lake doctor` say it.
+
+    Raises:
+        ServiceError: No ZooKeeper answers, so nobody can tell.
+    """
+    hosts = zookeeper_address(settings)
+    if hosts is None:
+        raise ServiceError("No ZooKeeper runs, which knows the served tables.", remedy="Run `lake up`.")
+    with serving_at(hosts, settings, clock=utc_now) as serving:
+        failures = serving.registry.failures()
+    return [
+        Problem(table, "push_failed", f"The last push of {table} failed: {text.problem}", text.remedy)
+        for table, text in failures.items()
+    ]
+
+
 def open_serving(zk: KazooClient, settings: Settings, *, clock: Callable[[], datetime]) -> Serving:
     """Return the served tables, on a started client."""
-    registry = Registry(zk)
+    registry = Registry(zk, settings.serving_cluster)
     files = SegmentFiles(settings.segments)
-    leases = Leases(zk)
+    leases = Leases(zk, settings.serving_cluster)
     kept = timedelta(hours=settings.serving_retain_hours)
     return Serving(
         registry=registry,

@@ -27,7 +27,7 @@ erasure: certify
 landing: accept compact dead-letters init load page policy repair reshard run scrub simulate status tail verify
 landing quarantine: discard list release
 serving: clean-up delete lineage list push query revert serve verify
-serving pinot: list push revert
+serving pinot: lineage list push revert
 session: commit init publish
 """
 

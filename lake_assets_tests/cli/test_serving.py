@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 from typer.testing import CliRunner
 
-from lake_assets.cli.serving import serving
+from lake_assets.cli.serving import failed_pushes, serving
 from lake_assets.coordination import zookeeper_client
 from lake_assets.errors import LakeError
 from lake_assets.settings import Settings, settings
@@ -66,14 +66,33 @@ def test_pushes_are_queried_listed_and_taken_back(home: Path, tmp_path: Path) ->
     assert refused("delete", "members", newest["segments_to"][0]).endswith("names them.")
     assert refused("delete", "members", "typo") == "members has no segment 'typo'."
     told = lake("revert", "members", second)
-    assert told == f"members is as it was before {second}; 1 segment no longer used.\n"
+    before, sight = told.splitlines()
+    assert before == f"members is as it was before {second}; 1 segment no longer used."
+    assert sight.startswith("Readers of members see 3 rows, as of ")
     assert lake("query", "members", COUNT).split() == ["n", "3"]
     assert refused("revert", "members", second) == f"Entry {second} of members was reverted."
+    assert "Readers of members see nothing" in lake("revert", "members", first)
+    push(tmp_path, 3)
     assert lake("clean-up", "members") == "members: 0 segments deleted.\n"
     left = home / "serving" / "members" / "left_by_hand.parquet"
     left.write_bytes(b"no segment")
     assert lake("delete", "members", left.stem) == "members: 1 segment deleted.\n"
     assert not left.exists()
+
+
+def test_several_files_are_one_push_and_other_columns_need_a_word(home: Path, tmp_path: Path) -> None:
+    files = [tmp_path / f"{name}.parquet" for name in ("a", "b", "other")]
+    for number, file in enumerate(files[:2]):
+        pq.write_table(pa.table({"n": range(number + 2)}), file)
+    pq.write_table(pa.table({"m": ["x"]}), files[2])
+    a, b, other = (str(file) for file in files)
+    assert lake("push", "orders-eu", "--file", a, "--file", b).startswith("orders-eu: 5 rows in 1 segment")
+    assert refused("push", "orders-eu", "--file", a, "--file", other).startswith(f"{other} has other columns than {a}")
+    assert refused("push", "orders-eu", "--file", other).endswith("n is gone, m is new.")
+    assert lake("query", "orders-eu", 'select count(*) from "orders-eu"').split() == ["count_star()", "5"]
+    assert [problem.target for problem in failed_pushes()] == ["orders-eu"]
+    assert lake("push", "orders-eu", "--file", other, "--new-schema").startswith("orders-eu: 1 rows")
+    assert failed_pushes() == []
 
 
 def test_what_is_not_there_is_named(home: Path) -> None:

@@ -19,8 +19,8 @@ from lake_assets_tests.serving.scenario import SEGMENTS, World, fresh_name, worl
 QUERIES = int(os.environ.get("LAKE_TEST_SERVING_QUERIES", "200"))
 READERS, WRITERS = 2, int(os.environ.get("LAKE_TEST_SERVING_WRITERS", "1"))
 SEED = 7
-MOST_STORED = 2 * SEGMENTS + WRITERS - 1
-"""Two snapshots; and of each writer but the one that took the entry, the file in hand."""
+MOST_STORED = 3 * SEGMENTS + WRITERS - 1
+"""Two snapshots and a push; and of each writer but the one that took the entry, the file in hand."""
 
 PUSHES_SEEN = 4
 """By each reader, at least."""

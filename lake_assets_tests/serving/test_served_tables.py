@@ -11,13 +11,16 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from kazoo.exceptions import KazooException
 from kazoo.retry import RetryFailedError
 
+from lake_assets.coordination import zookeeper_client
 from lake_assets.errors import UsageError
 from lake_assets.serving.endpoints.query import query
 from lake_assets.serving.errors import (
+    ColumnsChanged,
     EntryReverted,
     ErasedSince,
     LineageDamaged,
@@ -40,14 +43,17 @@ from lake_assets.serving.lineage.registry import LINEAGE, Registry, States
 from lake_assets.serving.lineage.registry import SEGMENTS as SEGMENT_NODES
 from lake_assets.serving.lineage.retention import Retention
 from lake_assets.serving.lineage.znrecord import SegmentInfo
+from lake_assets.serving.served_tables import open_serving
 from lake_assets.serving.store.drafts import push_of
 from lake_assets.serving.store.files import SegmentFiles
 from lake_assets.serving.store.push import Policy
 from lake_assets.serving.store.status import lineage_status, switched_with
 from lake_assets.serving.store.writer import Writer
+from lake_assets.settings import Settings
 from lake_assets_tests.coordination.conftest import Ensemble
 from lake_assets_tests.coordination.lossy import CREATE, EXISTS, TRANSACTION, lossy_line
 from lake_assets_tests.serving import full_disk
+from lake_assets_tests.serving.child import start
 from lake_assets_tests.serving.scenario import AT_ONCE, LIMITS, ROWS, SEGMENTS, World, fresh_name, now, snapshot, world
 
 DAY = timedelta(hours=24)
@@ -91,7 +97,7 @@ def test_a_push_is_seen_as_a_whole_and_taken_back_as_a_whole(served: World) -> N
         served.writer.revert(served.table, second.entry_id)
 
 
-def test_the_third_push_removes_the_first_before_it_uploads(served: World) -> None:
+def test_the_third_push_removes_the_first(served: World) -> None:
     first = served.push(1)
     served.push(2)
     assert served.push(3).removed == tuple(sorted(first.segments))
@@ -99,6 +105,81 @@ def test_the_third_push_removes_the_first_before_it_uploads(served: World) -> No
     served.writer.revert(served.table, served.entries[-1])
     with pytest.raises(SourceGone):
         served.writer.revert(served.table, served.entries[-2])
+
+
+@pytest.mark.parametrize("point", ["push-started", "push-half-uploaded", "push-registered"])
+def test_a_push_that_dies_has_deleted_nothing_to_go_back_to(served: World, point: str) -> None:
+    served.push(1)
+    second = served.push(2)
+    start(served, "push", "3", point=point).end()
+    served.writer.revert(served.table, served.entries[-1], force=True)
+    served.writer.revert(served.table, second.entry_id)
+    assert (served.seen(), served.stored()) == ([1], SEGMENTS)
+
+
+def test_a_quota_makes_room_before_the_upload(zookeeper: str, tmp_path: Path) -> None:
+    """Of three snapshots only two fit; the first then goes before the third is uploaded."""
+    with world(zookeeper, tmp_path, fresh_name()) as found:
+        found.push(1)
+        bytes_of_one = sum(found.files.stored(found.table).values())
+    with world(zookeeper, tmp_path, found.table, quota=bytes_of_one * 5 // 2) as found:
+        found.push(2)
+        start_removed = found.push(3).removed
+        assert (len(start_removed), found.seen(), found.stored()) == (SEGMENTS, [3], 2 * SEGMENTS)
+
+
+def test_other_columns_are_refused_unless_the_push_says_so(served: World) -> None:
+    served.push(1)
+
+    def push(rows: pa.Table, *, new_schema: bool = False) -> None:
+        push_id = f"push{len(served.entries):04d}"
+        served.writer.push({served.table: rows}, push_id=push_id, as_of=now(), new_schema=new_schema)
+
+    other = pa.table({"id": pa.array([1.5]), "total": [1]})
+    with pytest.raises(ColumnsChanged, match=r"number is gone, total is new, id is DOUBLE instead of INT64\."):
+        push(other)
+    assert (served.seen(), served.states, served.stored()) == ([1], [State.COMPLETED], SEGMENTS)
+    assert "other columns" in served.registry.failures()[served.table].problem
+    push(snapshot(2).select(["number", "id"]))  # the same columns in another order
+    assert served.seen() == [2]
+    assert served.table not in served.registry.failures()
+    push(pa.table({"id": pa.array([1]), "number": pa.nulls(1)}))  # without a value, so of no type
+    push(snapshot(2))
+    push(other, new_schema=True)
+    assert query(served.broker, f"select total from {served.table}", LIMITS).rows == [(1,)]
+
+
+def test_two_clusters_on_one_ensemble_do_not_meet(zookeeper: str, tmp_path: Path) -> None:
+    table = fresh_name()
+    with ExitStack() as stack:
+        zk = stack.enter_context(zookeeper_client(zookeeper))
+        east, west = (
+            open_serving(zk, Settings(serving_folder=tmp_path / name, serving_cluster=f"{table}-{name}"), clock=now)
+            for name in ("east", "west")
+        )
+        east.writer.push({table: snapshot(1)}, push_id="push0001", as_of=now())
+        assert (east.registry.tables(), west.registry.tables()) == ([table], [])
+        west.writer.push({table: snapshot(2)}, push_id="push0002", as_of=now())
+        for serving, number in ((east, 1), (west, 2)):
+            assert query(serving.broker, f"select any_value(number) from {table}", LIMITS).rows == [(number,)]
+        assert zk.get_children(f"/{table}-east/PROPERTYSTORE/SEGMENT_LINEAGE") == [table]
+
+
+@pytest.mark.parametrize("name", ["orders-eu", "sales.orders", "1a"])
+def test_names_that_pinot_allows_are_pushed_queried_and_taken_back(served: World, name: str) -> None:
+    table = f"{name}_{served.table}"
+    entries = [served.writer.push({table: snapshot(n)}, push_id=f"push{n:04d}", as_of=now())[0] for n in (1, 2)]
+    spellings = [f'"{table}"']
+    if "." in name:
+        spellings += [table, table.upper()]
+    for spelling in spellings:
+        assert served.seen(spelling) == [2]
+    if "." in name:
+        both = query(served.broker, f"with orders as (select 7 as id) select count(*) from orders, {table}", LIMITS)
+        assert both.rows == [(ROWS,)]
+    served.writer.revert(table, entries[1].entry_id)
+    assert served.seen(f'"{table}"') == [1]
+    assert push_of(entries[0].segments[0]) == "push0001"
 
 
 def test_more_snapshots_go_back_more_steps_at_once(zookeeper: str, tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from lake_assets.base.findings import Finding
     from lake_assets.settings import Settings
 
-LANDING = "landing"
+LANDING, SERVING = "landing", "serving"
 
 
 def doctor(
@@ -82,7 +82,16 @@ def diagnose() -> list[Finding]:
     found += run_checks([Check("engagement lakes", lambda: check_lakes(settings))])
     pipeline = machine.loaded_pipeline(settings)
     found += diagnose_lake(settings, pipeline, clock=utc_now)
-    return found + run_checks([Check(LANDING, _check_landing)])
+    return found + run_checks([Check(LANDING, _check_landing), Check(SERVING, _check_serving)])
+
+
+def _check_serving() -> Iterator[Finding]:
+    """Yield the served tables whose last push failed."""
+    from lake_assets.base.findings import Finding
+    from lake_assets.cli.serving import failed_pushes
+
+    for problem in failed_pushes():
+        yield Finding(SERVING, problem.level, problem.what, problem.remedy)
 
 
 def _check_landing() -> Iterator[Finding]:

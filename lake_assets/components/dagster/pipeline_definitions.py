@@ -17,7 +17,7 @@ from lake_assets.incremental.declaration import Pipeline
 from lake_assets.incremental.engine.engine import utc_now
 from lake_assets.incremental.from_settings import maintenance_policy
 from lake_assets.incremental.operations.alerts import Webhook
-from lake_assets.incremental.operations.health import Problem
+from lake_assets.incremental.operations.health import OF_LANDING, OF_SERVING, Problem
 from lake_assets.landing.consume.messages import feeds
 from lake_assets.landing.erasure.erase import erases_landed
 from lake_assets.settings import Settings
@@ -50,7 +50,10 @@ def watching_definitions(pipeline: Pipeline, settings: Settings) -> dg.Definitio
             pipeline,
             clock=utc_now,
             webhook=webhook,
-            elsewhere=partial(_landing_problems, pipeline, settings),
+            elsewhere={
+                OF_LANDING: partial(_landing_problems, pipeline, settings),
+                OF_SERVING: partial(_push_problems, pipeline, settings),
+            },
         ),
         verification_definitions(
             pipeline,
@@ -69,6 +72,15 @@ def _landing_problems(pipeline: Pipeline, settings: Settings) -> list[Problem]:
     from lake_assets.landing.operations.problems import problems  # needs Kafka's client, which only landing installs
 
     return problems(settings, declared, now=utc_now(), catalog=open_catalog(settings), servers=kafka_address(settings))
+
+
+def _push_problems(pipeline: Pipeline, settings: Settings) -> list[Problem]:
+    """Return the served tables whose last push failed."""
+    if not settings.segments.is_dir() and not any(target.served for target in pipeline.targets):
+        return []
+    from lake_assets.serving.served_tables import push_problems
+
+    return push_problems(settings)
 
 
 def timing_of(settings: Settings) -> SensorTiming:

@@ -9,8 +9,9 @@ from lake_assets.incremental.declaration.decorator import incremental_asset
 from lake_assets.incremental.declaration.modes import Defer, Mode, Sequential, Stateful, Stateless
 from lake_assets.incremental.declaration.names import IDENTIFIER, TABLE
 from lake_assets.incremental.declaration.pipeline import Broken, Pipeline
+from lake_assets.incremental.declaration.served import Served
 from lake_assets.incremental.declaration.tables import LANDED, LANDING_COLUMNS, RawTable, Rule, Source, Subject, Topic
-from lake_assets.incremental.declaration.target import Served, SessionContext, Target, Transform
+from lake_assets.incremental.declaration.target import SessionContext, Target, Transform
 
 __all__ = [
     "IDENTIFIER",

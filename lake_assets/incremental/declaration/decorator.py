@@ -7,13 +7,14 @@ import inspect
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from datetime import timedelta
-from typing import Literal
+from pathlib import Path
+from typing import Any, Literal
 
-from lake_assets.errors import ConfigurationError
 from lake_assets.incremental.declaration.code_version import function_code, version_of
 from lake_assets.incremental.declaration.modes import Defer, Mode, Stateless, declared_grain
+from lake_assets.incremental.declaration.served import Served, declared_served
 from lake_assets.incremental.declaration.tables import Source
-from lake_assets.incremental.declaration.target import DEFAULT_QUARANTINE_LIMIT, Audit, Served, Target, Transform
+from lake_assets.incremental.declaration.target import DEFAULT_QUARANTINE_LIMIT, Audit, Target, Transform
 from lake_assets.incremental.declaration.validation import check_arguments, check_target
 
 CODE_VERSION_DIGITS = 12
@@ -37,7 +38,7 @@ def incremental_asset(
     grain: Literal["hour", "day"] = "hour",
     timezone: str = "UTC",
     descriptions: Mapping[str, str] | None = None,
-    served: bool | Served = False,
+    served: bool | str | Path | Mapping[str, Any] | Served = False,
     late: Defer | None = None,
     renamed_from: Mapping[str, str] | None = None,
 ) -> Callable[[Transform], Target]:
@@ -64,7 +65,8 @@ def incremental_asset(
         timezone: With `grain="day"`, the IANA time zone whose calendar days the partitions are: `America/New_York`. Its
             days must begin at full hours of UTC. A day then has 23 to 25 hours.
         descriptions: Column → what is in it, for people. Shown in Dagster; columns may be left out.
-        served: Whether the serving part pushes the target, so that readers can query it; or how it does.
+        served: Whether the serving part pushes the target, so that readers can query it; or how it does: `Served(...)`,
+            Apache Pinot's table configuration as a dict, or its file of JSON or YAML, relative to the function's.
         late: Which hours of a stateless target wait if late rows change them, and how long: `Defer(...)`.
         renamed_from: Column → its former name, under which the table may still have it: `lake migrate` renames it.
 
@@ -78,10 +80,7 @@ def incremental_asset(
         keyed = tuple(sources)
         if isinstance(mode, Stateless) and isinstance(key, str):
             keyed = tuple(source if source.key is not None else replace(source, key=key) for source in sources)
-        if not isinstance(served, bool | Served):
-            raise ConfigurationError(
-                f"served= of {table} is {served!r}.", remedy='Write served=True, or served=Served(name="...").'
-            )
+        folder = Path(transform.__code__.co_filename).parent if inspect.isfunction(transform) else Path()
         target = Target(
             table=table,
             mode=mode,
@@ -102,7 +101,7 @@ def incremental_asset(
             max_delay=max_delay,
             late=late,
             renamed_from=renamed_from or {},
-            served=(Served() if served else None) if isinstance(served, bool) else served,
+            served=declared_served(table, served, folder),
         )
         check_target(target)
         return target

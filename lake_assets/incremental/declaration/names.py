@@ -13,8 +13,6 @@ from lake_assets.errors import ConfigurationError
 from lake_assets.settings import TABLE as TABLE
 
 IDENTIFIER = re.compile(r"[a-z][a-z0-9_]*")
-SERVED_TABLE = re.compile(r"[A-Za-z][A-Za-z0-9_]*")
-"""Apache Pinot's tables have names such as airlineStats."""
 TOPIC = re.compile(r"(?!\.{1,2}$)[A-Za-z0-9._-]{1,249}")
 """The names of topics that Kafka accepts."""
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 from lake_assets.base.grain import DAY, HOUR, Grain
 from lake_assets.errors import ConfigurationError
 from lake_assets.incremental.declaration.modes import Defer, Mode, Stateless
-from lake_assets.incremental.declaration.names import SERVED_TABLE, require_name
+from lake_assets.incremental.declaration.served import Served
 from lake_assets.incremental.declaration.tables import Source
 
 if TYPE_CHECKING:
@@ -110,26 +110,6 @@ class SessionContext:
 
 
 Transform = Callable[..., "DataFrame"]
-
-
-@dataclass(frozen=True)
-class Served:
-    """How readers see a target in the serving part. Each push replaces the rows of the push before.
-
-    Attributes:
-        name: The served table; None for the target without its namespace.
-        rows: `"newest"` serves the newest complete hour or day, for a target in which each contains all that is known.
-            `"all"` serves all published rows. None: newest of a sequential target, all of others.
-    """
-
-    name: str | None = None
-    rows: Literal["newest", "all"] | None = None
-
-    def __post_init__(self) -> None:
-        if self.name is not None:
-            require_name(SERVED_TABLE, self.name, "A served table")
-        if self.rows not in (None, "newest", "all"):
-            raise ConfigurationError(f"Served has rows={self.rows!r}.", remedy="Use 'newest' or 'all'.")
 
 
 @dataclass(frozen=True)

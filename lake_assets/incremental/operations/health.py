@@ -45,10 +45,14 @@ Kind = Literal[
     "dead_letters",
     "few_dead_letters",
     "wrong_timestamps",
+    "push_failed",
 ]
 
 OF_LANDING = ("zone_gone", "zone_behind", "partition_stopped", "files_differ", "not_landed", "dead_letters")
 """Kinds of problems of landing, which are found by its own code, without warnings."""
+
+OF_SERVING = ("push_failed",)
+"""Kinds of problems of served tables."""
 
 WARNINGS = ("hours_skipped", "other_code", "few_dead_letters", "wrong_timestamps")
 """Kinds that somebody may want so: by a catch-up threshold, because former hours are to stay as they are, or because
@@ -57,10 +61,10 @@ some senders always err."""
 
 @dataclass(frozen=True)
 class Problem:
-    """What is wrong with a target, or with landing. An alert is this, as JSON.
+    """What is wrong with a target, with landing or with a served table. An alert is this, as JSON.
 
     Attributes:
-        target: The target's table; the zone or the topic that is landed.
+        target: The target's table; the zone or the topic that is landed; the served table.
         kind: The kind of problem.
         what: The problem, as a sentence.
         remedy: What to do, as a sentence.

@@ -32,10 +32,13 @@ from lake_assets.incremental.declaration import (
 from lake_assets.incremental.declaration.code_version import query_code
 from lake_assets.incremental.declaration.modes import declared_grain
 from lake_assets.incremental.declaration.names import parse_duration, require_name, suggestion
+from lake_assets.incremental.declaration.served import declared_served
 from lake_assets.incremental.declaration.target import Audit
 from lake_assets.incremental.engine import audits
 from lake_assets.incremental.sql.files import (
     Declaration,
+    PinotTable,
+    ServedAttributes,
     SourceAttributes,
     SourceTableAttributes,
     SqlText,
@@ -72,7 +75,6 @@ def target_of(declaration: Declaration, sql: SqlText, stored: StoredColumns) -> 
     delay = max_delay_of(declaration)
     with located(declaration, "timezone"):
         declared_grain(attributes.table, attributes.grain, attributes.timezone)
-    served = attributes.served
     with located(declaration):
         declare = incremental_asset(
             mode=mode,
@@ -90,7 +92,7 @@ def target_of(declaration: Declaration, sql: SqlText, stored: StoredColumns) -> 
             grain=attributes.grain,
             timezone=attributes.timezone,
             descriptions=attributes.descriptions,
-            served=served if isinstance(served, bool) else Served(**served.model_dump()),
+            served=served_of(declaration) or False,
             late=late,
             renamed_from=attributes.renamed_from,
         )
@@ -267,6 +269,18 @@ def located(declaration: Declaration, *location: int | str) -> Iterator[None]:
         if error.problem.startswith(place.partition(", line")[0]):
             raise
         raise ConfigurationError(f"{place}: {error.problem}", remedy=error.remedy) from None
+
+
+def served_of(declaration: Declaration) -> Served | None:
+    """Return how readers see a table."""
+    attributes = declaration.attributes
+    assert isinstance(attributes, TableAttributes)
+    served = attributes.served
+    with located(declaration, "served"):
+        if isinstance(served, ServedAttributes):
+            return Served(**served.model_dump())
+        value = served.model_dump() if isinstance(served, PinotTable) else served
+        return declared_served(attributes.table, value, declaration.file.parent)
 
 
 def _check_columns(declaration: Declaration, sql: SqlText, columns: Sequence[str]) -> None:

@@ -109,6 +109,18 @@ class ServedAttributes(Attributes):
 
     name: str | None = Field(None, description="The served table; default: the table without its namespace.")
     rows: Literal["newest", "all"] | None = Field(None, description="The newest hour or day, or all rows.")
+    frequency: Literal["HOURLY", "DAILY"] | None = Field(None, description="How often it is pushed at most.")
+    quota: str | None = Field(None, description="The most that its snapshots may take: 10G.")
+
+
+class PinotTable(BaseModel):
+    """How readers see a table, as Apache Pinot's table configuration says it; it has further keys."""
+
+    model_config = ConfigDict(extra="allow", frozen=True)
+
+    tableName: str = Field(  # noqa: N815
+        description="The served table."
+    )
 
 
 class TableAttributes(Attributes):
@@ -139,7 +151,9 @@ class TableAttributes(Attributes):
     max_delay: str | None = Field(None, description="The same as a text: 90 minutes.")
     late: LateAttributes | None = Field(None, description="Hours that wait if late rows change them; default: none.")
     renamed_from: dict[str, str] = Field({}, description="Column → its former name, which lake migrate renames.")
-    served: bool | ServedAttributes = Field(False, description="Whether readers can query it, or how.")
+    served: bool | ServedAttributes | PinotTable | str = Field(
+        False, description="Whether readers can query it, or how; or a table configuration of Pinot, or its file."
+    )
     lineage: dict[str, list[str]] = Field({}, description="Column → source columns, in place of what the query says.")
     code_version: str | None = Field(None, description="What names the code; default: a hash of what builds the rows.")
     subjects: dict[str, list[str]] = Field({}, description="Subject of erasure → the columns that contain its id.")

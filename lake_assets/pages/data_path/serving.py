@@ -63,13 +63,16 @@ def _sources(settings: Settings, engine: Engine) -> dict[str, Source]:
 
 
 def _table_facts(registry: Registry, catalog: Catalog, sources: Mapping[str, Source]) -> Iterator[Fact]:
+    failures = registry.failures()
     for table in registry.tables():
         status = table_status(registry, table)
         stands = "no rows"
         if status.as_of:
             stands = f"{status.rows:,} rows as of {moment(status.as_of)}"
         pending = list(_pushes_in_progress(registry, table))
-        bad = False
+        bad = table in failures
+        if bad:
+            pending.append(f"the last push failed: {failures[table].problem}")
         try:
             if table in sources:
                 pending += _source_change(catalog, sources[table], status.head)

@@ -5,6 +5,7 @@ table never run at once. Each push ends with a cycle of clean-up.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from uuid import uuid4
 
 import dagster as dg
@@ -21,7 +22,7 @@ from lake_assets.serving.served_tables import Serving
 from lake_assets.serving.store.groups import PushGroup, push_groups
 from lake_assets.serving.store.push import PushReport
 from lake_assets.serving.store.sources import Reading, Source
-from lake_assets.serving.store.status import EntryStatus, lineage_status, way_back
+from lake_assets.serving.store.status import EntryStatus, in_sight, lineage_status, way_back
 
 GROUP = "serving"
 SHOWN_ENTRIES = 10
@@ -46,18 +47,24 @@ def serving_spec(source: Source) -> dg.AssetSpec:
     )
 
 
+class PushConfig(dg.Config):
+    """The configuration of a push. new_schema: whether its columns may differ from those that readers see."""
+
+    new_schema: bool = False
+
+
 def serving_asset(group: PushGroup, clock: Clock) -> dg.AssetsDefinition:
     """Return the step that pushes a group: a new snapshot of each source, with its lineage as metadata."""
     specs = [serving_spec(source) for source in group.sources]
 
     @dg.multi_asset(
-        name=f"{GROUP}__{group.name}",
+        name=f"{GROUP}__{group.step}",
         specs=specs,
         check_specs=_check_specs(specs),
         required_resource_keys={"iceberg", "serving"},
         pool=f"{GROUP}.{group.name}",
     )
-    def step(context: dg.AssetExecutionContext) -> Iterator[dg.MaterializeResult[None]]:
+    def step(context: dg.AssetExecutionContext, config: PushConfig) -> Iterator[dg.MaterializeResult[None]]:
         as_of = clock()
         catalog = context.resources.iceberg.catalog()
         try:
@@ -69,13 +76,19 @@ def serving_asset(group: PushGroup, clock: Clock) -> dg.AssetsDefinition:
                     push_id=uuid4().hex[:PUSH_ID_LENGTH],
                     as_of=as_of,
                     force=True,
+                    new_schema=config.new_schema,
                     heads={source.name: reading.head for source, reading in readings.items()},
+                    quotas=group.quotas,
                 )
                 erased_at = last_erasure(catalog)
                 for source, report in zip(group.sources, reports, strict=True):
                     serving.writer.clean_up(source.name, retention=serving.retention, erased_at=erased_at)
                     yield _materialized(serving, source, readings[source], report, reports)
-        except LakeError as error:
+        except Exception as error:
+            with suppress(LakeError), context.resources.serving.tables() as serving:
+                serving.writer.note_failure(group.quotas, error)
+            if not isinstance(error, LakeError):
+                raise
             raise failure(error) from error
 
     return step
@@ -182,10 +195,12 @@ def revert_entry(context: dg.OpExecutionContext, config: Revert) -> None:
         erased_at = last_erasure(context.resources.iceberg.catalog())
         with context.resources.serving.tables() as serving:
             changes = serving.writer.revert_all(entries, force=config.force, later=config.later, erased_at=erased_at)
+            sight = {table: in_sight(serving.registry, table) for table in changes}
     except LakeError as error:
         raise failure(error) from error
     for table, change in changes.items():
         context.log.info(f"{table} is as it was before the push; {len(change.deletions)} segments were given up.")
+        context.log.info(sight[table])
 
 
 @dg.job(description="Reverts a push of a served table. The metadata of serving/<table> shows its lineage with the ids.")

@@ -21,9 +21,9 @@ FAILED = [DagsterRunStatus.FAILURE, DagsterRunStatus.CANCELED]
 def serving_sensor(assets: Mapping[PushGroup, dg.AssetsDefinition], clock: Clock) -> dg.SensorDefinition:
     """Return the sensor that requests a push when the sources of a group have a state that was not pushed yet.
 
-    Each state is pushed once; after a revert, nothing is pushed until a source changes. Failed pushes are requested
-    again after the same delays, and as often, as failed sessions (`incremental.sensors.RETRY_AFTER_SECONDS`). An error
-    of one group does not affect the others.
+    Each state is pushed once, and not before the frequency of the group's tables allows it; after a revert, nothing is
+    pushed until a source changes. Failed pushes are requested again after the same delays, and as often, as failed
+    sessions (`incremental.sensors.RETRY_AFTER_SECONDS`). An error of one group does not affect the others.
 
     Args:
         assets: Group → the asset that pushes it.
@@ -66,6 +66,11 @@ def _decide(
     return _decide_for_head(context, group, asset, head, clock)
 
 
+def _pushed_at(instance: dg.DagsterInstance, key: dg.AssetKey) -> float:
+    event = instance.get_latest_materialization_event(key)
+    return event.timestamp if event else 0
+
+
 def _decide_for_head(
     context: dg.SensorEvaluationContext, group: PushGroup, asset: dg.AssetsDefinition, head: str, clock: Clock
 ) -> dg.RunRequest | str:
@@ -76,6 +81,9 @@ def _decide_for_head(
         return "the current state of its sources was pushed."
     failed = ended_attempts(context.instance, state, tag=PUSH_TAG, statuses=FAILED)
     rest = rest_seconds(failed, "", clock().timestamp())
+    since = clock().timestamp() - max(_pushed_at(context.instance, key) for key in asset.keys)
+    if not failed and since < group.seconds:
+        return f"it is pushed every {group.seconds} s at most; the next push is in {group.seconds - since:.0f} s."
     failures = f"{len(failed)} pushes of {head} failed"
     if rest is None:
         context.log.error(f"{group.name}: {failures}.")

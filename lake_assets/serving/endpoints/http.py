@@ -1,4 +1,5 @@
-"""The read-only HTTP endpoint over served tables, for loopback: queries, tables, lineage, health, and its OpenAPI page.
+"""The HTTP endpoint over served tables, for loopback: queries, tables, lineage, health, its OpenAPI page, and the calls
+of a controller of Pinot (`controller.py`), which change tables.
 
 An error is answered as {"problem", "remedy"}. With a token, all requests except /health need `Authorization: Bearer
 <token>`, also the OpenAPI page.
@@ -6,6 +7,8 @@ An error is answered as {"problem", "remedy"}. With a token, all requests except
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
+from datetime import datetime
 from threading import BoundedSemaphore
 from typing import Any
 
@@ -20,9 +23,20 @@ from pydantic import BaseModel, ConfigDict, Field, SecretStr
 
 from lake_assets.connections.zookeeper import zookeeper_error
 from lake_assets.errors import LakeError, UsageError
+from lake_assets.serving.endpoints.controller import UPLOADS, controller
 from lake_assets.serving.endpoints.query import Result, query
 from lake_assets.serving.endpoints.request_gate import REQUEST_SECONDS, RequestGate
-from lake_assets.serving.errors import QueryRefused, QueryStopped, TableNotServed
+from lake_assets.serving.errors import (
+    ColumnsChanged,
+    ErasedSince,
+    QueryRefused,
+    QueryStopped,
+    QuotaExceeded,
+    ReplaceRefused,
+    TableNotServed,
+    TargetTaken,
+    TokenNeeded,
+)
 from lake_assets.serving.served_tables import Serving
 from lake_assets.serving.store.status import EntryStatus, TableStatus, lineage_status, table_status
 
@@ -42,8 +56,19 @@ NO_TEXT = ("string_unicode",)
 """What pydantic calls a text that UTF-8 does not have, such as half of a pair of surrogates."""
 
 SERVICE_UNAVAILABLE = 503
-STATUS_CODES = ((TableNotServed, 404), (QueryRefused, 400), (UsageError, 400), (QueryStopped, 422))
-"""Other errors are answered as 503."""
+STATUS_CODES = (
+    (TableNotServed, 404),
+    (QueryRefused, 400),
+    (UsageError, 400),
+    (QueryStopped, 422),
+    (TokenNeeded, 403),
+    (TargetTaken, 409),
+    (QuotaExceeded, 403),
+    (ColumnsChanged, 400),
+    (ErasedSince, 409),
+    (ReplaceRefused, 500),
+)
+"""The first that fits; other errors are answered as 503. Those of replacements are Pinot's."""
 
 
 class QueryRequest(BaseModel):
@@ -70,17 +95,26 @@ class QueryResponse(BaseModel):
     versions: dict[str, int | None]
 
 
-def endpoint(serving: Serving, *, token: SecretStr | None = None, request_seconds: float = REQUEST_SECONDS) -> FastAPI:
+def endpoint(
+    serving: Serving,
+    *,
+    token: SecretStr | None = None,
+    request_seconds: float = REQUEST_SECONDS,
+    quotas: Mapping[str, int | None] | None = None,
+    erased_at: Callable[[], datetime | None] = lambda: None,
+) -> FastAPI:
     """Return the application.
 
     Args:
         serving: The served tables, with the limits of a query.
         token: That requests must bear; None: any request is answered.
         request_seconds: For the body of a request to arrive.
+        quotas: Table → the most bytes that its segments may take; otherwise that of the settings.
+        erased_at: Returns the time of the last erasure, across which nothing is reverted.
     """
     app = FastAPI(
         title="Served tables",
-        description="Whole snapshots of tables of the lake, read-only.",
+        description="Whole snapshots of tables of the lake.",
         version="1",
         openapi_url=None,  # and so no page: `_add_openapi` adds both
     )
@@ -94,6 +128,9 @@ def endpoint(serving: Serving, *, token: SecretStr | None = None, request_second
     guard = Depends(BEARER)
     _add_status(app, serving, guard)
     _add_query(app, serving, guard)
+    app.include_router(
+        controller(serving, token=token, guard=guard, quotas=quotas or {}, erased_at=erased_at), tags=["controller"]
+    )
     _add_openapi(app, guard)
     return app
 
@@ -151,12 +188,14 @@ def _response(result: Result) -> QueryResponse:
     )
 
 
-def _answer_error(_: Request, error: Exception) -> JSONResponse:
+def _answer_error(request: Request, error: Exception) -> JSONResponse:
     assert isinstance(error, LakeError)
-    for kind, status_code in STATUS_CODES:
-        if isinstance(error, kind):
-            return _problem(status_code, error.problem, error.remedy)
-    return _problem(SERVICE_UNAVAILABLE, error.problem, error.remedy)
+    status_code = next((code for kind, code in STATUS_CODES if isinstance(error, kind)), SERVICE_UNAVAILABLE)
+    answer = _problem(status_code, error.problem, error.remedy)
+    if request.url.path.startswith(("/segments/", UPLOADS)):  # as Pinot's clients read it
+        found = {"code": status_code, "error": f"{error.problem} {error.remedy}"}
+        return JSONResponse({**found, "problem": error.problem, "remedy": error.remedy}, status_code)
+    return answer
 
 
 def _answer_unreachable(_: Request, error: Exception) -> JSONResponse:

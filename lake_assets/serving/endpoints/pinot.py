@@ -1,7 +1,8 @@
-"""Pushes to an Apache Pinot cluster: the protocol of `serving.lineage`, carried out by the cluster's controller.
+"""Pushes by a controller: that of an Apache Pinot cluster, or `lake serving serve`, which answers the same calls.
 
-A client of the controller's REST calls: list, start, upload, end, revert. The lineage is the controller's, and what it
-refuses is raised as `PinotRefused`. Segments are archives that Pinot's own tools have built.
+A client of the controller's REST calls: list, lineage, start, upload, end, revert. The lineage is the controller's, and
+what it refuses is raised as `PinotRefused`. Segments are archives that Pinot's own tools have built, or Parquet files
+for `lake serving serve`.
 
 Source: Pinot 1.x, `PinotSegmentRestletResource.getSegments`, `PinotSegmentUploadDownloadRestletResource`
 (`uploadSegmentAsMultiPartV2`, `startReplaceSegments`, `endReplaceSegments`, `revertReplaceSegments`).
@@ -10,10 +11,12 @@ Source: Pinot 1.x, `PinotSegmentRestletResource.getSegments`, `PinotSegmentUploa
 from __future__ import annotations
 
 import tarfile
+import uuid
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from http import HTTPStatus
 from pathlib import Path, PurePosixPath
 from typing import Any, TypeAlias
@@ -21,9 +24,14 @@ from typing import Any, TypeAlias
 import httpx
 
 from lake_assets.base.failpoints import reach
+from lake_assets.base.hours import from_milliseconds
 from lake_assets.errors import UsageError
 from lake_assets.serving.errors import PinotRefused
+from lake_assets.serving.lineage.lineage import LineageEntry, SegmentLineage, State
+from lake_assets.serving.lineage.registry import TableState
 from lake_assets.serving.lineage.znrecord import checked_segment, checked_table
+from lake_assets.serving.store.drafts import segment_name
+from lake_assets.serving.store.status import EntryStatus, entries_status
 from lake_assets.settings import Settings
 
 OFFLINE = "OFFLINE"
@@ -78,25 +86,50 @@ class PinotController:
             raise self._not_pinot(answer) from error
         return tuple(sorted(found))
 
-    def push(self, table: str, archives: Sequence[Path], *, force: bool = False) -> PinotPush:
+    def lineage(self, table: str) -> list[EntryStatus]:
+        """Return the entries of a table, the newest first.
+
+        Raises:
+            PinotRefused: The table has no lineage.
+        """
+        answer = self._call("GET", f"/segments/{checked_table(table)}/lineage", {"type": OFFLINE})
+        stored = self._call("GET", f"/segments/{table}", {"excludeReplacedSegments": False})
+        try:
+            entries = {
+                entry_id: LineageEntry(
+                    id=entry_id,
+                    segments_from=tuple(entry["segmentsFrom"]),
+                    segments_to=tuple(entry["segmentsTo"]),
+                    state=State(entry["state"]),
+                    timestamp=from_milliseconds(entry["timestamp"]),
+                )
+                for entry_id, entry in answer.json()["lineageEntries"].items()
+            }
+            present = frozenset(name for found in stored.json() for name in found.get(OFFLINE, ()))
+        except (ValueError, TypeError, KeyError, AttributeError) as error:
+            raise self._not_pinot(answer) from error
+        return entries_status(TableState(SegmentLineage(table, entries), None, present))
+
+    def push(self, table: str, archives: Sequence[Path], *, force: bool = False, new_schema: bool = False) -> PinotPush:
         """Replace all segments of a table by those in archives. Any failure reverts the push.
 
         Args:
             table: Of the cluster.
-            archives: Segments that Pinot built, `.tar.gz`.
+            archives: Segments that Pinot built, `.tar.gz`; or Parquet files, for `lake serving serve`.
             force: Whether to revert conflicting entries in progress. It repairs a push that died.
+            new_schema: Whether the columns may differ from those that readers see; `lake serving serve` asks for it.
 
         Raises:
             UsageError: A file is not a segment.
             PinotRefused: The controller refused a call, or did not answer.
         """
-        files = _by_name(archives)
+        files = _by_name(table, archives)
         replaced = self.segments(table)
         entry_id = self._start(table, replaced, tuple(files), force=force)
         try:
             reach("pinot-started")
             for name, archive in files.items():
-                self._upload(table, name, archive)
+                self._upload(table, name, archive, {"newSchema": True} if new_schema else {})
             reach("pinot-uploaded")
             self._replace(table, "end", {"segmentLineageEntryId": entry_id}, seconds=END_SECONDS)
         except BaseException as error:
@@ -126,17 +159,18 @@ class PinotController:
         except (ValueError, TypeError, KeyError) as error:
             raise self._not_pinot(answer) from error
 
-    def _upload(self, table: str, name: str, archive: Path) -> None:
+    def _upload(self, table: str, name: str, archive: Path, more: Parameters) -> None:
         """No segment is replaced under its own name, because queries would see it before the end."""
         parameters: Parameters = {
             "tableName": table,
             "tableType": OFFLINE,
             "allowRefresh": False,
             "enableParallelPushProtection": True,
+            **more,
         }
         try:
             with archive.open("rb") as file:
-                self._call("POST", "/v2/segments", parameters, files={name: (f"{name}.tar.gz", file)})
+                self._call("POST", "/v2/segments", parameters, files={name: (f"{name}{_suffix(archive)}", file)})
         except OSError as error:
             raise UsageError(f"{archive} cannot be read: {error}.", remedy="Give access, and push again.") from error
 
@@ -174,20 +208,21 @@ class PinotController:
 
 
 @contextmanager
-def pinot_at(settings: Settings) -> Iterator[PinotController]:
-    """Connect to the cluster that the settings name, for the block.
+def pinot_at(settings: Settings, address: str | None = None) -> Iterator[PinotController]:
+    """Connect to a controller for the block. address: None for the one that the settings name.
 
     Raises:
         UsageError: They name none.
     """
-    if settings.pinot_controller is None:
+    address = address or settings.pinot_controller
+    if address is None:
         raise UsageError(
             "No Pinot cluster is configured.", remedy="Set LAKE_PINOT_CONTROLLER to its controller: http://host:9000."
         )
     headers = {}
     if settings.pinot_authorization is not None:
         headers["Authorization"] = settings.pinot_authorization.get_secret_value()
-    with httpx.Client(base_url=settings.pinot_controller, headers=headers, timeout=CALL_SECONDS) as http:
+    with httpx.Client(base_url=address, headers=headers, timeout=CALL_SECONDS) as http:
         yield PinotController(http)
 
 
@@ -219,9 +254,17 @@ def _names_in(packed: tarfile.TarFile, member: tarfile.TarInfo) -> Iterator[str]
             yield value.strip()
 
 
-def _by_name(archives: Sequence[Path]) -> dict[str, Path]:
-    """Segment → its archive."""
-    found = {segment_of(archive): archive for archive in archives}
+def _suffix(file: Path) -> str:
+    return ".parquet" if file.suffix == ".parquet" else ".tar.gz"
+
+
+def _by_name(table: str, archives: Sequence[Path]) -> dict[str, Path]:
+    """Segment → its file. Parquet has no name of a segment, so it gets one that was never used."""
+    push_id, now = uuid.uuid4().hex[:12], datetime.now(UTC)
+    found = {}
+    for number, file in enumerate(archives):
+        is_parquet = _suffix(file) == ".parquet"
+        found[segment_name(table, push_id, now, number) if is_parquet else segment_of(file)] = file
     if len(found) < len(archives):
         raise UsageError("Two of the files contain a segment of the same name.", remedy="Name each segment once.")
     return found

@@ -119,6 +119,10 @@ def restrict(database: duckdb.DuckDBPyConnection, files: Mapping[str, Sequence[s
     database.execute("set enable_external_access = false")
     for table, of_table in files.items():
         database.read_parquet(list(of_table)).create_view(table)
+        schema, dot, name = table.partition(".")
+        if dot:  # `sales.orders` is a table of a schema in SQL, and "sales.orders" is one name
+            database.execute(f'create schema if not exists "{schema}"')
+            database.execute(f'create view "{schema}"."{name}" as from "{table}"')
     database.execute("set lock_configuration = true")
 
 

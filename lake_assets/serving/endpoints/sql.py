@@ -14,6 +14,7 @@ from typing import Any
 import duckdb
 
 from lake_assets.serving.errors import QueryRefused
+from lake_assets.settings import SERVED_TABLE
 
 ALLOWED_TABLE_FUNCTIONS = frozenset({"range", "generate_series", "unnest"})
 """They read nothing."""
@@ -37,8 +38,8 @@ def tables_of(sql: str) -> frozenset[str]:
         raise _refused(f"{min(hidden)} is a name of DuckDB's own")
     for node in nodes:
         _check_function(node)
-    names = {_table_name(node) for node in nodes if node.get("type") == "BASE_TABLE"}
-    return frozenset(names - common)
+    paths = {_table_path(node) for node in nodes if node.get("type") == "BASE_TABLE"}
+    return frozenset(".".join(path) for path in paths if len(path) > 1 or path[0] not in common)
 
 
 def _parsed(sql: str) -> dict[str, Any]:
@@ -78,11 +79,12 @@ def _common_tables(node: dict[str, Any]) -> list[str]:
     return [entry["key"].lower() for entry in expressions.get("map", [])]
 
 
-def _table_name(node: dict[str, Any]) -> str:
-    path = node["qualified_name"]["path"]
-    if len(path) != 1:
+def _table_path(node: dict[str, Any]) -> tuple[str, ...]:
+    """The name of a table, such as orders or sales.orders, in lower case."""
+    path = tuple(str(part).lower() for part in node["qualified_name"]["path"])
+    if not SERVED_TABLE.fullmatch(".".join(path)):
         raise _refused(f"{'.'.join(path)} is not a served table")
-    return str(path[0]).lower()
+    return path
 
 
 def _check_function(node: dict[str, Any]) -> None:

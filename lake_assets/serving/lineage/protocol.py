@@ -90,7 +90,7 @@ def start_replace(
         state=State.IN_PROGRESS,
         timestamp=whole_milliseconds(now),
     )
-    deletions = set(_retired_segments(lineage, sources, snapshots))
+    deletions = set(retired_segments(lineage, sources, kept=snapshots - 1))
     after_reverts = lineage
     for entry in overlapping:
         after_reverts = after_reverts.updated(entry.changed(State.REVERTED, now))
@@ -240,10 +240,10 @@ def _without_targets(lineage: SegmentLineage, targets: Collection[str]) -> list[
     return kept
 
 
-def _retired_segments(lineage: SegmentLineage, sources: Iterable[str], snapshots: int) -> frozenset[str]:
-    """The segments of the snapshots that are too many once the sources, the newest snapshot, are replaced."""
+def retired_segments(lineage: SegmentLineage, newest: Iterable[str], *, kept: int) -> frozenset[str]:
+    """Return the segments of the snapshots before the newest one that are too many. kept: the newest one included."""
     retired: set[str] = set()
-    for snapshot in islice(_snapshots_back(lineage, frozenset(sources)), snapshots - 1, None):
+    for snapshot in islice(_snapshots_back(lineage, frozenset(newest)), kept, None):
         retired |= snapshot
     return frozenset(retired)
 

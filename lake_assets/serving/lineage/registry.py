@@ -1,7 +1,8 @@
 """The nodes of served tables in ZooKeeper: the lineage of each table, and its registered segments.
 
-    /PROPERTYSTORE/SEGMENT_LINEAGE/<table>        the lineage, changed by compare-and-set on the node's version
-    /PROPERTYSTORE/SEGMENTS/<table>/<segment>     a segment that was uploaded and verified
+    <cluster>/PROPERTYSTORE/SEGMENT_LINEAGE/<table>      the lineage, changed by compare-and-set on the node's version
+    <cluster>/PROPERTYSTORE/SEGMENTS/<table>/<segment>   a segment that was uploaded and verified
+    <cluster>/serving/failed/<table>                     what the last push failed on; none after one that went through
 
 A file without a node is not a segment. A node is created only while its entry is in progress, in one transaction that
 also writes the unchanged lineage again, for a new version. It is deleted only together with the lineage write that
@@ -10,6 +11,7 @@ gives the segment up. So a version of the lineage determines the segments, too; 
 
 from __future__ import annotations
 
+import json
 import random
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -28,6 +30,7 @@ from kazoo.exceptions import (
 )
 
 from lake_assets.connections.zookeeper import COMMAND_SECONDS, answer, retry_for
+from lake_assets.errors.texts import ErrorText
 from lake_assets.serving.errors import EntryReverted, LineageBusy, TargetTaken
 from lake_assets.serving.lineage.lineage import Change, SegmentLineage, State, routed
 from lake_assets.serving.lineage.znrecord import (
@@ -47,6 +50,7 @@ if TYPE_CHECKING:
 
 LINEAGE = "/PROPERTYSTORE/SEGMENT_LINEAGE"
 SEGMENTS = "/PROPERTYSTORE/SEGMENTS"
+FAILED = "/serving/failed"
 
 MAX_TRIES = 100
 """Of a read or a write that other clients' writes precede. Each is short, so all of them take some seconds."""
@@ -87,8 +91,12 @@ Decide = Callable[[States], Mapping[str, Change]]
 
 @dataclass(frozen=True)
 class _TableNodes:
-    """What a server answered about a table, in this order. A node is its data and status; None if it does not exist."""
+    """What a server answered about a table, in this order. A node is its data and status; None if it does not exist.
 
+    path: of its lineage.
+    """
+
+    path: str
     status_before: ZnodeStat | None
     segments: list[str]
     node: tuple[bytes, ZnodeStat] | None
@@ -101,19 +109,20 @@ class _TableNodes:
 
     def state(self, table: str) -> TableState:
         version = None if self.node is None else self.node[1].version
-        return TableState(_lineage(table, self.node), version, frozenset(self.segments))
+        return TableState(_lineage(table, self.node, self.path), version, frozenset(self.segments))
 
 
 class Registry:
-    """Reads and writes the nodes of served tables. zk: a started client."""
+    """Reads and writes the nodes of served tables. zk: a started client. cluster: their folder; None: the root."""
 
-    def __init__(self, zk: KazooClient) -> None:
+    def __init__(self, zk: KazooClient, cluster: str | None = None) -> None:
         self._zk = zk
+        self._root = f"/{cluster}" if cluster else ""
 
     def tables(self) -> list[str]:
         """Return all tables that were ever pushed, by name. Nodes with names that are not valid are ignored."""
         try:
-            names = self._zk.retry(self._zk.get_children, LINEAGE)
+            names = self._zk.retry(self._zk.get_children, self._root + LINEAGE)
         except NoNodeError:
             return []
         return sorted(name for name in names if is_table(name))
@@ -173,7 +182,7 @@ class Registry:
             TargetTaken: Another segment has one of the names.
             LineageBusy: Other clients kept writing.
         """
-        self._zk.ensure_path(f"{SEGMENTS}/{table}")
+        self._zk.ensure_path(f"{self._root}{SEGMENTS}/{table}")
         for start in range(0, len(infos), BATCH_SEGMENTS):
             self._register(table, entry_id, infos[start : start + BATCH_SEGMENTS])
 
@@ -184,14 +193,33 @@ class Registry:
             UnknownEntry: There is no such entry.
             EntryReverted: The entry is not in progress any more.
         """
-        node = self._zk.retry(lambda: _result(self._zk.get_async(_lineage_path(table))))
-        _refuse_ended(_lineage(table, node), entry_id)
+        node = self._zk.retry(lambda: _result(self._zk.get_async(self._lineage_path(table))))
+        _refuse_ended(_lineage(table, node, self._lineage_path(table)), entry_id)
+
+    def note_failure(self, table: str, text: ErrorText | None) -> None:
+        """Note what the last push of a table failed on, for alerts; None: it went through."""
+        path = f"{self._root}{FAILED}/{table}"
+        if text is not None:
+            self._zk.ensure_path(path)
+            self._zk.set(path, json.dumps([text.problem, text.remedy]).encode())
+        elif self._zk.exists(path):
+            self._zk.delete(path)
+
+    def failures(self) -> dict[str, ErrorText]:
+        """Return the tables whose last push failed, and on what."""
+        root = f"{self._root}{FAILED}"
+        found = {}
+        for table in sorted(_result(self._zk.get_children_async(root)) or []):
+            node = _result(self._zk.get_async(f"{root}/{table}"))
+            if node is not None:
+                found[table] = ErrorText(*json.loads(node[0]))
+        return found
 
     def infos(self, table: str, segments: Iterable[str]) -> Iterator[SegmentInfo]:
         """Yield what is registered of segments. Segments that are not registered are left out."""
         requests = {}
         for name in segments:
-            path = _segment_path(table, name)
+            path = self._segment_path(table, name)
             requests[path] = self._zk.get_async(path)
         for path, request in requests.items():
             node = _result(request)
@@ -203,15 +231,22 @@ class Registry:
         """Return those segments whose rows were read until a moment, inclusive, with the time they were read."""
         return {info.name: info.as_of for info in self.infos(table, segments) if info.as_of <= moment}
 
+    def _lineage_path(self, table: str) -> str:
+        return f"{self._root}{LINEAGE}/{table}"
+
+    def _segment_path(self, table: str, segment: str) -> str:
+        return f"{self._root}{SEGMENTS}/{table}/{checked_segment(segment)}"
+
     def _read_nodes(self, tables: Iterable[str]) -> dict[str, _TableNodes]:
         """All is requested at once: a server answers the requests of a client in order."""
-        lineage_paths = {name: _lineage_path(name) for name in tables}
+        lineage_paths = {name: self._lineage_path(name) for name in tables}
         statuses = {name: self._zk.exists_async(path) for name, path in lineage_paths.items()}
-        segments = {name: self._zk.get_children_async(f"{SEGMENTS}/{name}") for name in lineage_paths}
+        segments = {name: self._zk.get_children_async(f"{self._root}{SEGMENTS}/{name}") for name in lineage_paths}
         nodes = {name: self._zk.get_async(path) for name, path in lineage_paths.items()}
         found = {}
         for name in lineage_paths:
             found[name] = _TableNodes(
+                path=lineage_paths[name],
                 status_before=answer(statuses[name]),
                 segments=_result(segments[name]) or [],
                 node=_result(nodes[name]),
@@ -228,17 +263,17 @@ class Registry:
                 continue
             self._store(transaction, name, change.lineage, state.version)
             for segment in sorted(gone):
-                transaction.delete(_segment_path(name, segment))
+                transaction.delete(self._segment_path(name, segment))
         return not transaction.operations or _carried_out(transaction)
 
     def _store(self, transaction: TransactionRequest, table: str, lineage: SegmentLineage, version: int | None) -> None:
         """The first write is a create: if two clients set any version at once, one write would be lost."""
         data = encode_lineage(lineage)
         if version is None:
-            self._zk.ensure_path(LINEAGE)
-            transaction.create(_lineage_path(table), data)
+            self._zk.ensure_path(self._root + LINEAGE)
+            transaction.create(self._lineage_path(table), data)
         else:
-            transaction.set_data(_lineage_path(table), data, version)
+            transaction.set_data(self._lineage_path(table), data, version)
 
     def _was_written(self, changes: Mapping[str, Change]) -> bool:
         """Whether a write whose reply was lost was carried out. Times and ids make each lineage unique."""
@@ -267,7 +302,7 @@ class Registry:
         transaction = self._zk.transaction()
         self._store(transaction, table, state.lineage, state.version)
         for info in infos:
-            transaction.create(_segment_path(table, info.name), encode_segment(info))
+            transaction.create(self._segment_path(table, info.name), encode_segment(info))
         return _carried_out(transaction)
 
     def _refuse_others(self, table: str, expected: Sequence[SegmentInfo]) -> None:
@@ -275,14 +310,6 @@ class Registry:
         names = [info.name for info in expected]
         if list(self.infos(table, names)) != list(expected):
             raise TargetTaken(table, names, "other segments with these names are registered")
-
-
-def _lineage_path(table: str) -> str:
-    return f"{LINEAGE}/{table}"
-
-
-def _segment_path(table: str, segment: str) -> str:
-    return f"{SEGMENTS}/{table}/{checked_segment(segment)}"
 
 
 def _result(request: Any) -> Any:
@@ -293,11 +320,11 @@ def _result(request: Any) -> Any:
         return None
 
 
-def _lineage(table: str, node: tuple[bytes, ZnodeStat] | None) -> SegmentLineage:
+def _lineage(table: str, node: tuple[bytes, ZnodeStat] | None, path: str) -> SegmentLineage:
     if node is None:
         return SegmentLineage(table)
     data, _ = node
-    return decode_lineage(data, _lineage_path(table))
+    return decode_lineage(data, path)
 
 
 def _refuse_ended(lineage: SegmentLineage, entry_id: str) -> None:

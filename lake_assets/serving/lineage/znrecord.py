@@ -19,6 +19,7 @@ from lake_assets.base.hours import from_milliseconds, is_moment, milliseconds
 from lake_assets.errors import UsageError
 from lake_assets.serving.errors import LineageDamaged
 from lake_assets.serving.lineage.lineage import LineageEntry, SegmentLineage, State
+from lake_assets.settings import SERVED_TABLE
 
 CUSTOM_MAP = "custom.map"
 ROWS = "segment.total.docs"
@@ -35,9 +36,6 @@ SHOWN_BYTES = 80
 """How much of a damaged node an error message quotes."""
 
 _GZIP = b"\x1f\x8b"
-_TABLE = re.compile(r"(?!.*_(?:OFFLINE|REALTIME)$)[A-Za-z_][A-Za-z0-9_]*", re.ASCII)
-"""Pinot itself calls a table `airlineStats_OFFLINE` in ZooKeeper: such nodes belong to a cluster."""
-
 _SEGMENT = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*")
 _DECODING_ERRORS = (KeyError, TypeError, ValueError, AttributeError, OverflowError)
 
@@ -67,7 +65,7 @@ class SegmentInfo:
 
 def is_table(name: str) -> bool:
     """Return whether the name is valid for a served table."""
-    return _TABLE.fullmatch(name) is not None
+    return SERVED_TABLE.fullmatch(name) is not None
 
 
 def checked_table(name: str) -> str:
@@ -79,7 +77,8 @@ def checked_table(name: str) -> str:
     if not is_table(name):
         raise UsageError(
             f"{name!r} is not a valid name for a table.",
-            remedy="Use letters, digits and _, without a type at the end (_OFFLINE): account_state, airlineStats.",
+            remedy="Use letters, digits, _ and -, and at most one database before a dot, without a type at the end "
+            "(_OFFLINE): airlineStats, orders-eu, sales.orders.",
         )
     return name
 

@@ -28,7 +28,7 @@ FOLDER = "lake-push-"
 """Prefix of a push's folder of drafts, in the system's temporary folder."""
 
 _PUSH_ID = re.compile(r"[a-z0-9]{8,32}")
-_NAME = re.compile(rf"[A-Za-z_][A-Za-z0-9_]*_(?P<at>\d{{8}}T\d{{9}}Z)_(?P<push>{_PUSH_ID.pattern})_\d{{4,}}")
+_NAME = re.compile(rf"[A-Za-z0-9_][A-Za-z0-9_.-]*_(?P<at>\d{{8}}T\d{{9}}Z)_(?P<push>{_PUSH_ID.pattern})_\d{{4,}}")
 
 
 @dataclass(frozen=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import re
 import shutil
 from collections import Counter
 from collections.abc import Iterable
@@ -103,6 +104,17 @@ def sha256_of(file: Path) -> str:
     """Return the SHA-256 checksum of a file, hexadecimal."""
     with file.open("rb") as opened:
         return hashlib.file_digest(opened, "sha256").hexdigest()
+
+
+def columns_of(file: Path) -> dict[str, str]:
+    """Return the columns of a Parquet file, and what readers take them for. Raises `OSError` or `ArrowException`."""
+    schema = pq.read_metadata(file).schema
+    found = {}
+    for number in range(len(schema)):
+        column = schema.column(number)
+        logical = re.sub(r", (?:is_from|force_set)_[^,)]*", "", str(column.logical_type))
+        found[column.path] = str(column.physical_type) if logical == "None" else logical
+    return found
 
 
 def checksum(of_files: Iterable[str]) -> str:

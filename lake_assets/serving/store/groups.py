@@ -6,12 +6,15 @@ the push of a group.
 
 from __future__ import annotations
 
+import re
+import zlib
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from lake_assets.errors import ConfigurationError, UsageError
+from lake_assets.incremental.declaration.served import SECONDS
 from lake_assets.serving.lineage.znrecord import is_table
 from lake_assets.serving.store.sources import Source
 
@@ -30,6 +33,22 @@ class PushGroup:
 
     name: str
     sources: tuple[Source, ...]
+
+    @property
+    def seconds(self) -> int:
+        """Between two automatic pushes, at least: of the table that is pushed least often."""
+        return max(SECONDS.get(source.frequency or "", 0) for source in self.sources)
+
+    @property
+    def step(self) -> str:
+        """The name of its step in Dagster, which has letters, digits and _ alone."""
+        plain = re.sub(r"[^A-Za-z0-9_]", "_", self.name)
+        return plain if plain == self.name else f"{plain}_{zlib.crc32(self.name.encode()):08x}"
+
+    @property
+    def quotas(self) -> dict[str, int | None]:
+        """Table → the most bytes that its segments may take; None: as the settings say."""
+        return {source.name: source.quota_bytes for source in self.sources}
 
     def head(self, catalog: Catalog) -> str | None:
         """Return an identifier that changes with the rows of any source; None while a source has no rows."""
@@ -103,7 +122,7 @@ def _check(name: str, tables: Sequence[str], found: Mapping[str, Source], times_
         raise _wrong(
             name,
             "does not have a valid name",
-            remedy="Use letters, digits and _, and no served table's name.",
+            remedy="Use letters, digits, _ and -, and no served table's name.",
         )
     if not tables:
         raise _wrong(name, "has no table", remedy=name_some)

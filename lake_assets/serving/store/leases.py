@@ -1,6 +1,6 @@
 """Read leases: no file of a segment is removed while a query may read it.
 
-    /serving/leases/<table>/<id>     ephemeral; contains its duration in seconds
+    <cluster>/serving/leases/<table>/<id>     ephemeral; contains its duration in seconds
 
 A reader acquires a lease before it reads the lineage. A writer removes a file only after the lineage has given its
 segment up, and after the leases that existed then have ended. A client reads at least what existed when it wrote, so a
@@ -99,16 +99,28 @@ class Lease:
 
 
 class Leases:
-    """Acquires leases, and waits for those of others. zk: a started client. clock: monotonic seconds."""
+    """Acquires leases, and waits for those of others.
 
-    def __init__(self, zk: KazooClient, *, clock: Callable[[], float] = time.monotonic) -> None:
+    Args:
+        zk: A started client.
+        cluster: The folder of the served tables' nodes; None: the root.
+        clock: Monotonic seconds.
+    """
+
+    def __init__(
+        self, zk: KazooClient, cluster: str | None = None, *, clock: Callable[[], float] = time.monotonic
+    ) -> None:
         self._zk = zk
+        self._root = f"/{cluster}{ROOT}" if cluster else ROOT
         self._clock = clock
+
+    def _folder(self, table: str) -> str:
+        return f"{self._root}/{checked_table(table)}"
 
     def open(self, *tables: str) -> None:
         """Create the folders for leases on tables. It can be repeated."""
         for name in tables:
-            self._zk.ensure_path(_folder(name))
+            self._zk.ensure_path(self._folder(name))
 
     @contextmanager
     def lease(self, tables: Sequence[str], *, seconds: float, read: Callable[[], T]) -> Iterator[tuple[Lease, T]]:
@@ -135,7 +147,7 @@ class Leases:
 
     def _acquire(self, tables: Sequence[str], seconds: float, ends: float, read: Callable[[], T]) -> tuple[Lease, T]:
         """A lease under new names: whether the one of a broken connection was created is not known."""
-        paths = [f"{_folder(name)}/{uuid.uuid4().hex}" for name in tables]
+        paths = [f"{self._folder(name)}/{uuid.uuid4().hex}" for name in tables]
         lease = Lease(self._zk, paths, seconds=seconds, ends=ends, clock=self._clock)
         try:
             found = read()
@@ -147,7 +159,7 @@ class Leases:
 
     def active(self, table: str) -> list[str]:
         """Return the nodes of the leases on a table that exist now."""
-        folder = _folder(table)
+        folder = self._folder(table)
         try:
             names = self._zk.get_children(folder)
         except NoNodeError:
@@ -169,7 +181,3 @@ class Leases:
         except NoNodeError:
             return 0.0
         return float(json.loads(content)) + GRACE_SECONDS
-
-
-def _folder(table: str) -> str:
-    return f"{ROOT}/{checked_table(table)}"

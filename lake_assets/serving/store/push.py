@@ -7,6 +7,7 @@ would be routed at once. Any failure reverts the push.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
 
@@ -16,14 +17,19 @@ from lake_assets.base.failpoints import reach
 from lake_assets.errors import LakeError
 from lake_assets.serving.errors import (
     EntryReverted,
-    NameTaken,
     PushOvertaken,
     QuotaExceeded,
     UnknownEntry,
     UploadStopped,
 )
 from lake_assets.serving.lineage.lineage import Change, State, missing
-from lake_assets.serving.lineage.protocol import MIN_SNAPSHOTS, end_replace, revert_replace, start_replace
+from lake_assets.serving.lineage.protocol import (
+    MIN_SNAPSHOTS,
+    end_replace,
+    retired_segments,
+    revert_replace,
+    start_replace,
+)
 from lake_assets.serving.lineage.registry import States, TableState
 from lake_assets.serving.store.drafts import SEGMENT_ROWS, Draft
 from lake_assets.serving.store.files import checksum
@@ -44,7 +50,7 @@ class PushReport:
         size_bytes: Of all segments' files.
         checksum: Of all segments' files, as `files.checksum` returns it.
         replaced: The segments that readers saw before.
-        removed: The segments whose files were removed before the upload.
+        removed: The segments whose files were removed, before the upload or after the switch.
     """
 
     table: str
@@ -83,6 +89,8 @@ class Push:
         *,
         as_of: datetime,
         force: bool,
+        new_schema: bool = False,
+        quotas: Mapping[str, int | None] | None = None,
     ) -> None:
         """Change nothing yet.
 
@@ -92,7 +100,11 @@ class Push:
             drafts: The segments of each table.
             as_of: A time before the rows were read; UTC.
             force: Whether to revert what is in progress in these tables, instead of being refused.
+            new_schema: Whether the columns may differ from those that readers see.
+            quotas: Table → most bytes of all its segments' files; otherwise that of the policy.
         """
+        self._new_schema = new_schema
+        self._quotas = quotas or {}
         self._store = store
         self._policy = policy
         self._drafts = drafts
@@ -118,6 +130,9 @@ class Push:
             self._give_up(error)
             raise
         reach("push-ended")
+        for table in self._drafts:
+            with suppress(LakeError, KazooException, OSError):  # the push is done; a clean-up repeats it
+                removed[table] += self._store.remove_unreferenced(table, wait=True)
         return [self._report(table, replaced[table], removed[table]) for table in self._drafts]
 
     def _start(self) -> None:
@@ -132,29 +147,28 @@ class Push:
                 changes[table] = self._started(table, state)
             return changes
 
-        self._refuse_similar()
+        self._store.refuse_similar(self._drafts)
         self._store.registry.update(decide, *self._drafts)
 
-    def _refuse_similar(self) -> None:
-        """Two tables whose names differ only in case would be one table in SQL, and one folder on some systems."""
-        spellings: dict[str, str] = {}
-        for table in (*self._store.registry.tables(), *self._drafts):
-            other = spellings.setdefault(table.lower(), table)
-            if other != table:
-                raise NameTaken(table, other)
-
     def _started(self, table: str, state: TableState) -> Change:
+        """The oldest snapshot goes with the switch, so a push that dies has deleted nothing; earlier for a quota."""
         before = self._without_others(state) if self._force else state
+        if not self._new_schema:
+            self._store.check_columns(table, before.routed, self._drafts[table][0].path)
         started = start_replace(
             before.lineage,
             segments_from=sorted(before.routed),
             segments_to=[draft.name for draft in self._drafts[table]],
             routed=before.routed,
             now=self._store.clock(),
-            snapshots=self._policy.snapshots,
+            snapshots=self._policy.snapshots + 1,
         )
         deletions = started.deletions | (state.segments - before.segments)
-        self._check_quota(table, state.segments - deletions)
+        if self._over_quota(table, state.segments - deletions):
+            deletions |= retired_segments(before.lineage, before.routed, kept=self._policy.snapshots - 1)
+            over = self._over_quota(table, state.segments - deletions)
+            if over is not None:
+                raise over
         self._entries[table] = started.entry_id
         return Change(started.lineage, deletions)
 
@@ -168,14 +182,15 @@ class Push:
             deletions |= reverted.deletions
         return TableState(lineage, state.version, state.segments - deletions)
 
-    def _check_quota(self, table: str, kept: frozenset[str]) -> None:
-        quota = self._policy.quota_bytes
+    def _over_quota(self, table: str, kept: frozenset[str]) -> QuotaExceeded | None:
+        quota = self._quotas.get(table) or self._policy.quota_bytes
         if quota is None:
-            return
+            return None
         new = sum(draft.size_bytes for draft in self._drafts[table])
         stored = sum(size for name, size in self._store.files.stored(table).items() if name in kept)
         if stored + new > quota:
-            raise QuotaExceeded(table, stored=stored, new=new, quota=quota)
+            return QuotaExceeded(table, stored=stored, new=new, quota=quota)
+        return None
 
     def _upload_and_register(self) -> None:
         try:
@@ -234,7 +249,9 @@ class Push:
         if entry.state is State.IN_PROGRESS and state.routed != set(entry.segments_from):
             raise PushOvertaken(table, entry.id)
         lost = missing(entry.segments_to, self._store.files.stored(table))
-        return end_replace(state.lineage, entry.id, ready=state.segments - lost, now=self._store.clock())
+        ended = end_replace(state.lineage, entry.id, ready=state.segments - lost, now=self._store.clock())
+        retired = retired_segments(ended.lineage, entry.segments_to, kept=self._policy.snapshots)
+        return Change(ended.lineage, ended.deletions | (retired & state.segments))
 
     def _give_up(self, error: BaseException) -> None:
         """Revert the push. If that fails, the error gets a note; a forced push or a clean-up repeats it."""

@@ -55,6 +55,14 @@ class Source(Protocol):
     def table(self) -> str:
         """The name of the table in the lake: core.account_state_dim."""
 
+    @property
+    def frequency(self) -> str | None:
+        """How often it is pushed automatically at most: see `Served`."""
+
+    @property
+    def quota_bytes(self) -> int | None:
+        """The most that all its segments may take; None: as the settings say."""
+
     def head(self, catalog: Catalog) -> str | None:
         """Return an identifier that changes when there are other rows to push; None if there are none.
 
@@ -78,6 +86,8 @@ class NewestHour:
     table: str
     time_column: str
     grain: Grain = HOUR
+    frequency: str | None = None
+    quota_bytes: int | None = None
 
     def head(self, catalog: Catalog) -> str | None:
         """Return the snapshot and the last complete hour; None if there is none."""
@@ -131,6 +141,8 @@ class WholeIceberg:
     name: str
     table: str
     time_column: str
+    frequency: str | None = None
+    quota_bytes: int | None = None
 
     def head(self, catalog: Catalog) -> str | None:
         """Return the snapshot; None if the table does not exist or was never written."""
@@ -161,6 +173,8 @@ class WholeDelta:
     name: str
     table: str
     location: str
+    frequency: str | None = None
+    quota_bytes: int | None = None
 
     def head(self, catalog: Catalog) -> str | None:
         """Return the version; None if the table does not exist or is empty."""
@@ -191,17 +205,25 @@ class WholeDelta:
             return None
 
 
-def from_parquet(file: Path) -> pa.RecordBatchReader:
-    """Return the rows of a Parquet file.
+def from_parquet(*files: Path) -> pa.RecordBatchReader:
+    """Return the rows of Parquet files, one after the other.
 
     Raises:
-        UsageError: The file cannot be read as Parquet.
+        UsageError: A file cannot be read as Parquet, or has other columns than the first one.
     """
-    try:
-        opened = pq.ParquetFile(file)
-    except (OSError, ArrowException) as error:
-        raise UsageError(f"{file} cannot be read as Parquet: {error}.", remedy="Name a Parquet file.") from error
-    return pa.RecordBatchReader.from_batches(opened.schema_arrow, opened.iter_batches())
+    opened = []
+    for file in files:
+        try:
+            opened.append(pq.ParquetFile(file))
+        except (OSError, ArrowException) as error:
+            raise UsageError(f"{file} cannot be read as Parquet: {error}.", remedy="Name a Parquet file.") from error
+        if not opened[-1].schema_arrow.equals(opened[0].schema_arrow):
+            raise UsageError(
+                f"{file} has other columns than {files[0]}: they are no rows of one table.",
+                remedy="Push files of one schema together, or one file alone.",
+            )
+    batches = (batch for found in opened for batch in found.iter_batches())
+    return pa.RecordBatchReader.from_batches(opened[0].schema_arrow, batches)
 
 
 def pipeline_sources(pipeline: Pipeline) -> list[Source]:
@@ -213,8 +235,9 @@ def _source_of(target: Target, served: Served) -> Source:
     name = served.name or target.name
     rows = served.rows or ("newest" if isinstance(target.mode, Sequential) else "all")
     if rows == "newest":
-        return NewestHour(name, target.table, target.time_column, target.grain)
-    return WholeIceberg(name, target.table, target.time_column)
+        grain = target.grain
+        return NewestHour(name, target.table, target.time_column, grain, served.frequency, served.quota_bytes)
+    return WholeIceberg(name, target.table, target.time_column, served.frequency, served.quota_bytes)
 
 
 def metrics_sources(locations: Mapping[str, str]) -> list[Source]:

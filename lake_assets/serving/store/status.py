@@ -83,9 +83,21 @@ def table_status(registry: Registry, table: str) -> TableStatus:
     )
 
 
+def in_sight(registry: Registry, table: str) -> str:
+    """Return what readers see of a table, as a sentence."""
+    found = table_status(registry, table)
+    if not found.segments:
+        return f"Readers of {table} see nothing: there was no earlier push. Queries are refused until the next one."
+    return f"Readers of {table} see {found.rows:,} rows, as of {found.as_of:%Y-%m-%d %H:%M:%S} UTC."
+
+
 def lineage_status(registry: Registry, table: str) -> list[EntryStatus]:
     """Return the entries of a table, the newest first. Raises `TableNotServed`."""
-    state = _known(registry, table)
+    return entries_status(_known(registry, table))
+
+
+def entries_status(state: TableState) -> list[EntryStatus]:
+    """Return the entries of a lineage, the newest first."""
     entries = sorted(state.lineage.entries.values(), key=_age, reverse=True)
     return [_entry_status(state, entry) for entry in entries]
 

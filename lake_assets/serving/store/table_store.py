@@ -3,15 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
+from pathlib import Path
+
+from pyarrow import ArrowException
 
 from lake_assets.base.failpoints import reach
-from lake_assets.serving.errors import LineageGone
+from lake_assets.serving.errors import ColumnsChanged, LineageGone, NameTaken
 from lake_assets.serving.lineage.lineage import State
 from lake_assets.serving.lineage.registry import Registry, TableState
-from lake_assets.serving.store.files import SegmentFiles
+from lake_assets.serving.store.files import SegmentFiles, columns_of
 from lake_assets.serving.store.leases import Leases
+
+NO_VALUE = "Null"
+"""The type of a column that has none."""
 
 
 @dataclass(frozen=True)
@@ -36,6 +43,29 @@ class TableStore:
         """
         if state.version is None and stored:
             raise LineageGone(table, stored, folder=self.files.folder)
+
+    def refuse_similar(self, tables: Iterable[str]) -> None:
+        """Refuse two tables whose names differ only in case: one table in SQL, and one folder on some systems."""
+        spellings: dict[str, str] = {}
+        for table in (*self.registry.tables(), *tables):
+            other = spellings.setdefault(table.lower(), table)
+            if other != table:
+                raise NameTaken(table, other)
+
+    def check_columns(self, table: str, routed: Iterable[str], file: Path) -> None:
+        """Compare the columns of a file with those that readers see; not those without a value, nor a damaged segment.
+
+        Raises:
+            ColumnsChanged: They differ.
+        """
+        for segment in sorted(routed)[:1]:
+            with suppress(OSError, ArrowException):
+                seen = columns_of(self.files.path(table, segment))
+                pushed = columns_of(file)
+                for name in seen.keys() | pushed.keys():
+                    kinds = {seen.get(name), pushed.get(name)}
+                    if len(kinds) > 1 and (None in kinds or NO_VALUE not in kinds):
+                        raise ColumnsChanged(table, seen=seen, pushed=pushed)
 
     def read_before(self, table: str, segments: Iterable[str], erased_at: datetime | None) -> dict[str, datetime]:
         """Return those segments whose rows were read before an erasure, with the time they were read.

@@ -6,15 +6,18 @@ the leases of that time have ended.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from datetime import datetime
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TypeAlias
 
 import pyarrow as pa
+from kazoo.exceptions import KazooException
 
 from lake_assets.base.failpoints import reach
+from lake_assets.errors.described import describe
 from lake_assets.serving.errors import UploadStopped
 from lake_assets.serving.lineage.lineage import Change
 from lake_assets.serving.lineage.registry import Registry
@@ -24,6 +27,7 @@ from lake_assets.serving.store.drafts import FOLDER, Draft, write_drafts
 from lake_assets.serving.store.files import SegmentFiles
 from lake_assets.serving.store.leases import Leases
 from lake_assets.serving.store.push import Policy, Push, PushReport
+from lake_assets.serving.store.replace import end_entry, start_entry, upload_segment
 from lake_assets.serving.store.revert import revert_entries
 from lake_assets.serving.store.table_store import TableStore
 
@@ -61,7 +65,9 @@ class Writer:
         push_id: str,
         as_of: datetime,
         force: bool = False,
+        new_schema: bool = False,
         heads: Mapping[str, str | None] | None = None,
+        quotas: Mapping[str, int | None] | None = None,
     ) -> list[PushReport]:
         """Replace tables by new snapshots, all of them in one switch: a push group. Any failure reverts the push.
 
@@ -71,12 +77,37 @@ class Writer:
             as_of: A time before the rows were read, UTC; it becomes a part of the segments' names.
             force: Whether to revert what is in progress in these tables, instead of being refused. It repairs a push
                 that died.
+            new_schema: Whether the columns may differ from those that readers see.
             heads: Table → head of its source, which is registered to detect later changes.
+            quotas: Table → the most bytes that its segments may take; otherwise that of the policy.
 
         Returns:
             A report for each table, in the order of `tables`.
         """
-        heads = heads or {}
+        try:
+            reports = self._push(tables, push_id, as_of, force, new_schema, heads or {}, quotas or {})
+        except Exception as error:
+            self.note_failure(tables, error)
+            raise
+        self.note_failure(tables, None)
+        return reports
+
+    def note_failure(self, tables: Iterable[str], error: Exception | None) -> None:
+        """Note what a push failed on, for alerts; None: it went through. Nothing is raised."""
+        with suppress(KazooException):
+            for table in tables:
+                self._store.registry.note_failure(table, None if error is None else describe(error))
+
+    def _push(
+        self,
+        tables: Mapping[str, Rows],
+        push_id: str,
+        as_of: datetime,
+        force: bool,
+        new_schema: bool,
+        heads: Mapping[str, str | None],
+        quotas: Mapping[str, int | None],
+    ) -> list[PushReport]:
         with TemporaryDirectory(prefix=FOLDER) as folder:
             drafts = {}
             for table, rows in tables.items():
@@ -89,7 +120,9 @@ class Writer:
                     head=heads.get(table),
                 )
             reach("push-drafted")
-            return Push(self._store, self._policy, drafts, as_of=as_of, force=force).run()
+            return Push(
+                self._store, self._policy, drafts, as_of=as_of, force=force, new_schema=new_schema, quotas=quotas
+            ).run()
 
     def _draft(
         self, table: str, rows: Rows, folder: Path, *, push_id: str, as_of: datetime, head: str | None
@@ -122,6 +155,23 @@ class Writer:
     ) -> Mapping[str, Change]:
         """Return to the snapshots that entries have replaced, in all tables at once: see `revert.revert_entries`."""
         return revert_entries(self._store, entries, force=force, later=later, erased_at=erased_at)
+
+    def start_replace(self, table: str, sources: Sequence[str], targets: Sequence[str], *, force: bool = False) -> str:
+        """Start a replacement of segments, as a controller of Pinot does, and return the id of its entry."""
+        self._store.leases.open(table)
+        started = start_entry(self._store, table, sources, targets, force=force, snapshots=self._policy.snapshots)
+        self._store.remove_unreferenced(table, wait=True)
+        return started
+
+    def upload(self, table: str, segment: str, file: Path, *, quota: int | None, new_schema: bool = False) -> None:
+        """Store and register a segment that an entry in progress names: see `replace.upload_segment`."""
+        upload_segment(
+            self._store, table, segment, file, quota=quota or self._policy.quota_bytes, new_schema=new_schema
+        )
+
+    def end_replace(self, table: str, entry_id: str) -> None:
+        """Complete a replacement."""
+        end_entry(self._store, table, entry_id)
 
     def clean_up(self, table: str, *, retention: Retention, erased_at: datetime | None = None) -> Change:
         """Run one cycle of retention, and remove unreferenced files: see `clean_up.clean_up`."""

@@ -7,10 +7,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from lake_assets.errors import ConfigurationError
 from lake_assets.errors.described import Refusal
-from lake_assets.incremental.declaration import Defer, Rule, Sequential, Stateful, Subject
+from lake_assets.incremental.declaration import Defer, Rule, Sequential, Served, Stateful, Subject
 from lake_assets.incremental.declaration.target import Audit
 from lake_assets.incremental.engine import audits
 from lake_assets.incremental.from_settings import open_pipeline
@@ -125,6 +126,23 @@ def test_what_is_stored_of_a_query_is_current_until_query_or_source_changes(tmp_
     pipeline_of(tmp_path, start=START)
 
 
+def test_a_table_is_served_as_pinots_configuration_says_in_the_file_or_beside_it(tmp_path: Path) -> None:
+    pinot = (
+        "tableName: sales.payments\ntableType: OFFLINE\nsegmentsConfig: {replication: 1}\nquota: {storage: 10M}\n"
+        "ingestionConfig: {batchIngestionConfig: {segmentIngestionType: REFRESH, segmentIngestionFrequency: HOURLY}}\n"
+    )
+    expected = Served("sales.payments", frequency="HOURLY", quota="10M")
+    short = "{name: sales.payments, frequency: HOURLY, quota: 10M}"
+    within = "\n    " + pinot.replace("\n", "\n    ").rstrip()
+    beside = payments(tmp_path).with_name("pinot.json")
+    beside.write_text(json.dumps(yaml.safe_load(pinot)))
+    store(tmp_path)
+    for served in (short, within, beside.name):
+        payments(tmp_path, declaration=f"{PAYMENTS}  served: {served}\n")
+        (target,) = pipeline_of(tmp_path, start=START).targets
+        assert target.served == expected
+
+
 MISTAKES = {
     "unique_key, {not_null": (
         "uniqe_key, {not_null",
@@ -187,6 +205,14 @@ MISTAKES = {
         "at_most of Defer is 'soon', which is no duration",
         "Write a whole number and a unit",
     ),
+    "\n  sql: payment": ("\n  served: {nam: x}\n  sql: payment", 13, "no attribute 'served.nam'", "'name'"),
+    "  sql: payment": (
+        "  served: {tableName: payments, tableType: REALTIME}\n  sql: payment",
+        13,
+        "payments has the tableType REALTIME",
+        "Write OFFLINE",
+    ),
+    " sql: payment": (" served: payments.json\n  sql: payment", 13, "payments.json, a table configuration", "JSON"),
     "table: core.payment_fact\n": ("table: core.Payment\n", 3, "is called 'core.Payment'", "lower-case"),
 }
 

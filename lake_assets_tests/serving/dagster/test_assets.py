@@ -187,7 +187,7 @@ def test_a_group_is_pushed_in_one_switch_and_taken_back_in_one(lake: Lake, tmp_p
 @pytest.mark.parametrize(
     ("declared", "problem"),
     [
-        ({"mem-bers": ["account_state"]}, "'mem-bers' does not have a valid name"),
+        ({"mem bers": ["account_state"]}, "'mem bers' does not have a valid name"),
         ({"account_state": ["mail_metrics"]}, "'account_state' does not have a valid name"),
         ({"members": []}, "'members' has no table"),
         ({"members": ["accounts"]}, "'members' names 'accounts', which is not served"),
@@ -350,6 +350,58 @@ def test_the_sensor_requests_a_push_for_each_state_once_there_is_a_complete_hour
     assert len({*first, *second, *sensor.requested()}) == 3
     sensor.end(dg.DagsterRunStatus.SUCCESS)
     assert sensor.requested() == []
+
+
+def test_a_declared_frequency_bounds_pushes_by_the_sensor_and_no_others(
+    lake: Lake, instance: dg.DagsterInstance
+) -> None:
+    hourly = replace(ACCOUNT_STATE, frequency="HOURLY")
+    sensor = Sensor(lake, [hourly], instance)
+    lake.publish(0, ["Active"], complete=0)
+    asset = serving_asset(PushGroup("account_state", (hourly,)), now)
+    assert dg.materialize([asset], resources=lake.resources, instance=instance).success
+    lake.publish(1, ["Active"], complete=1)
+    assert "it is pushed every 3600 s at most" in (sensor.tick().skip_message or "")
+    sensor.later = timedelta(minutes=59)
+    assert sensor.requested() == []
+    sensor.later = timedelta(minutes=61)
+    assert len(sensor.requested()) == 1
+
+
+def test_a_push_of_other_columns_fails_is_noted_and_goes_through_when_it_is_told_to(
+    lake: Lake, tmp_path: Path, instance: dg.DagsterInstance
+) -> None:
+    (mail,) = metrics_sources({"mail": str(tmp_path / "metrics")})
+    write_deltalake(tmp_path / "metrics", pa.table({"sent": [1]}))
+    lake.push(mail)
+    write_deltalake(tmp_path / "metrics", pa.table({"opened": [2]}), mode="overwrite", schema_mode="overwrite")
+    asset = serving_asset(PushGroup(mail.name, (mail,)), now)
+
+    def push(**config: bool) -> bool:
+        run_config = {"ops": {asset.op.name: {"config": config}}}
+        return dg.materialize(
+            [asset], resources=lake.resources, instance=instance, run_config=run_config, raise_on_error=False
+        ).success
+
+    def problems() -> list[tuple[str, str]]:
+        with lake.open() as serving:
+            found: Serving = serving
+            return [(table, text.problem) for table, text in found.registry.failures().items() if table == mail.name]
+
+    assert not push()
+    assert lake.asked("select sent from mail_metrics") == [(1,)]
+    ((_, problem),) = problems()
+    assert problem == "The push of mail_metrics has other columns than readers see: sent is gone, opened is new."
+    assert push(new_schema=True)
+    assert (lake.asked("select opened from mail_metrics"), problems()) == ([(2,)], [])
+
+
+def test_the_steps_of_tables_with_other_names_have_names_of_dagster() -> None:
+    sources = [WholeIceberg(name, f"core.t{n}", "at") for n, name in enumerate(("orders-eu", "orders.eu", "orders_eu"))]
+    defs = serving_definitions(sources, clock=now)
+    names = {assets.op.name: assets.key for assets in defs.assets or () if isinstance(assets, dg.AssetsDefinition)}
+    assert len(names) == 3
+    assert names["serving__orders_eu"] == dg.AssetKey(["serving", "orders_eu"])
 
 
 class Unreadable(NewestHour):

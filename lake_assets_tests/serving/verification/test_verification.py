@@ -31,6 +31,8 @@ class Numbered:
     number: int
     pushed: int = 1
     table: str = "core.t"
+    frequency: str | None = None
+    quota_bytes: int | None = None
 
     def head(self, catalog: Catalog) -> str:
         return str(self.number)

@@ -35,7 +35,7 @@ from lake_assets.incremental.engine.engine import Engine
 from lake_assets.incremental.engine.model import NoSession, SessionPlan
 from lake_assets.incremental.operations.alerts import Webhook
 from lake_assets.incremental.operations.freshness import Freshness, freshness, with_max_delay
-from lake_assets.incremental.operations.health import OF_LANDING, Problem, health
+from lake_assets.incremental.operations.health import Problem, health
 from lake_assets.incremental.operations.inputs import Inputs, TargetInputs
 
 TICK_SECONDS = 30
@@ -82,16 +82,18 @@ def freshness_sensor(pipeline: Pipeline, clock: Clock) -> dg.SensorDefinition:
     )
 
 
-Elsewhere = Callable[[], Iterable[Problem]]
-"""Returns the problems of landing. Raises `LakeError` if nobody can tell."""
+Elsewhere = Mapping[tuple[str, ...], Callable[[], Iterable[Problem]]]
+"""Kinds of problems → returns those of landing, or of served tables. It raises `LakeError` if nobody can tell."""
+
+NOWHERE: Elsewhere = {}
 
 
 def alerts_sensor(
-    pipeline: Pipeline, webhook: Webhook, clock: Clock, elsewhere: Elsewhere = tuple
+    pipeline: Pipeline, webhook: Webhook, clock: Clock, elsewhere: Elsewhere = NOWHERE
 ) -> dg.SensorDefinition:
     """Return a sensor that sends each problem once, and once that it is over.
 
-    `alerts` lists the problems of targets, and `elsewhere` those of landing.
+    `alerts` lists the problems of targets, and `elsewhere` those of landing and of served tables.
     """
     calm = CalmTargets(pipeline)
 
@@ -99,10 +101,11 @@ def alerts_sensor(
         engine = Engine(context.resources.iceberg.catalog(), pipeline, clock=clock)
         due = {problem.key: problem for problem in alerts(engine, context.instance, calm)}
         reported = _reported(context.cursor)
-        try:
-            due |= {problem.key: problem for problem in elsewhere() if problem.level == "error"}
-        except LakeError:  # nobody knows what is over
-            due |= {key: problem for key, problem in reported.items() if problem.kind in OF_LANDING}
+        for kinds, find in elsewhere.items():
+            try:
+                due |= {problem.key: problem for problem in find() if problem.level == "error"}
+            except LakeError:  # nobody knows what is over
+                due |= {key: problem for key, problem in reported.items() if problem.kind in kinds}
         unsent = {key: problem for key, problem in due.items() if key not in reported}
         # Of a target that cannot be planned nobody knows what else is over.
         unknown = {problem.target for problem in due.values() if problem.kind == "cannot_plan"}
@@ -256,7 +259,7 @@ def _last_run(instance: dg.DagsterInstance, session_id: str) -> str | None:
 
 
 def watch_definitions(
-    pipeline: Pipeline, *, clock: Clock, webhook: Webhook | None, elsewhere: Elsewhere = tuple
+    pipeline: Pipeline, *, clock: Clock, webhook: Webhook | None, elsewhere: Elsewhere = NOWHERE
 ) -> dg.Definitions:
     """Return the checks that a sensor reports while nothing runs, and alerts if there is a webhook.
 

@@ -24,7 +24,7 @@ from lake_assets.incremental.engine.engine import Engine
 from lake_assets.incremental.engine.iceberg import COMPLETE_THROUGH
 from lake_assets.incremental.engine.model import Committed, SessionPlan, Waiting
 from lake_assets.incremental.operations.alerts import Webhook
-from lake_assets.incremental.operations.health import Problem
+from lake_assets.incremental.operations.health import OF_LANDING, Problem
 from lake_assets_tests.incremental.clicks import (
     CLICKS,
     START,
@@ -66,7 +66,9 @@ class Watch:
         webhook = Webhook(self.hook.url, wait=0.01)
         definitions = dg.Definitions.merge(
             incremental_definitions(CLICKS, clock=self.clock, end=hour_key(START + 20)),
-            watch_definitions(PIPELINE, clock=self.clock, webhook=webhook, elsewhere=lambda: self.elsewhere()),
+            watch_definitions(
+                PIPELINE, clock=self.clock, webhook=webhook, elsewhere={OF_LANDING: lambda: self.elsewhere()}
+            ),
             dg.Definitions(resources=resources),
         )
         self.daemon = InProcessDaemon(PIPELINE, self.instance, definitions.get_repository_def(), dict(resources))
