@@ -1,14 +1,11 @@
-"""Dagster's resources (Iceberg catalog, Spark session, landing, served tables, engagement lakes) and its run launcher.
+"""The resources of a code location, by their keys, and the run launcher.
 
-Resources return domain objects and take no Dagster contexts. The daemon and the webserver load this module too, so it
-imports no Spark.
+The daemon and the webserver load this module, too, so it imports no Spark.
 """
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager
-from functools import lru_cache
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import dagster as dg
 from dagster._core.errors import DagsterUserCodeUnreachableError
@@ -16,115 +13,34 @@ from dagster._core.launcher.base import CheckRunHealthResult, WorkerStatus
 from dagster._grpc.types import CanCancelExecutionRequest, CanCancelExecutionResult
 from dagster_shared.serdes import deserialize_value
 
-from lake_assets.connections.addresses import kafka_address, required, zookeeper_address
-from lake_assets.connections.catalog import open_catalog, public_conf
-from lake_assets.engagement.model.tables import open_tables
-from lake_assets.settings import Settings, settings
-
-if TYPE_CHECKING:
-    from pyiceberg.catalog import Catalog
-
-    from lake_assets.engagement.model.lake import EngagementLake
-    from lake_assets.engagement.model.tables import LakeTables
-    from lake_assets.landing.landing_service import LandingService
-    from lake_assets.serving.served_tables import Serving
+from lake_assets.base.extras import installed
+from lake_assets.settings import Settings
 
 
-class IcebergResource(dg.ConfigurableResource[Any]):
-    """The pyiceberg catalog `lake`, according to the settings of this process."""
+def lake_resources(chosen: Settings | None = None, **fields: str) -> dict[str, dg.ConfigurableResource[Any]]:
+    """Return the resources of a code location by their keys, which all begin with `lake_assets`.
 
-    def catalog(self) -> Catalog:
-        """Return the catalog. All calls in a process return the same one, because opening one takes a connection."""
-        return _catalog()
-
-
-class LandingResource(dg.ConfigurableResource[Any]):
-    """Landing, according to the settings of this process."""
-
-    def service(self) -> LandingService:
-        """Return a new landing service, which reads the present state of Kafka and the manifest.
-
-        Raises:
-            ServiceError: No Kafka is named, and none runs for this data directory.
-        """
-        from lake_assets.incremental.engine.engine import utc_now
-        from lake_assets.incremental.from_settings import open_pipeline
-        from lake_assets.landing.landing_service import LandingService
-
-        found = settings()
-        kafka = required(kafka_address(found), "Kafka")
-        return LandingService(found, kafka, _catalog(), open_pipeline(found), utc_now)
-
-
-@lru_cache(maxsize=1)
-def _catalog() -> Catalog:
-    return open_catalog(settings())
-
-
-class ServingResource(dg.ConfigurableResource[Any]):
-    """The served tables, according to the settings of this process."""
-
-    def tables(self) -> AbstractContextManager[Serving]:
-        """Return a context manager that opens the served tables.
-
-        Raises:
-            ServiceError: No ZooKeeper is named, and none runs for this data directory.
-        """
-        from lake_assets.incremental.engine.engine import utc_now
-        from lake_assets.serving.served_tables import serving_at
-
-        hosts = required(zookeeper_address(settings()), "ZooKeeper")
-        return serving_at(hosts, settings(), clock=utc_now)
-
-
-class EngagementResource(dg.ConfigurableResource[Any]):
-    """The tables and services of the engagement lakes, according to the settings of this process."""
-
-    def tables(self, lake: EngagementLake) -> LakeTables:
-        """Return the tables of a lake."""
-        return open_tables(settings(), lake)
-
-    def kafka(self) -> str:
-        """Return the address of Kafka.
-
-        Raises:
-            ServiceError: No Kafka is named, and none runs for this data directory.
-        """
-        return required(kafka_address(settings()), "Kafka")
-
-    def zookeeper(self) -> str:
-        """Return the address of ZooKeeper.
-
-        Raises:
-            ServiceError: No ZooKeeper is named, and none runs for this data directory.
-        """
-        return required(zookeeper_address(settings()), "ZooKeeper")
-
-
-def lake_resources(chosen: Settings | None = None) -> dict[str, dg.ConfigurableResource[Any]]:
-    """Return the resources by name: `iceberg`, `spark`, `engagement`, `landing` and `serving`.
-
-    The Spark session is opened on first use, because a session without rows needs none.
+    Nothing is opened before it is used; a session without rows needs no Spark.
 
     Args:
-        chosen: Configures Spark. None for the settings of this process.
+        chosen: The settings; Dagster does not show them. None for those of this process, with the fields.
+        fields: `home`, `catalog_uri`, `warehouse`, `spark_remote`, `kafka` and `zookeeper`, as texts or as
+            `dagster.EnvVar`, which Dagster reads in each process. The others are those of this process.
     """
-    return {
-        "iceberg": IcebergResource(),
-        "spark": _spark_resource(chosen or settings()),
-        "engagement": EngagementResource(),
-        "landing": LandingResource(),
-        "serving": ServingResource(),
+    from lake_assets.engagement.dagster.resource import EngagementResource
+    from lake_assets.incremental.dagster.lake_resource import LAKE, LakeResource
+    from lake_assets.serving.dagster.resource import ServingResource
+
+    kinds: dict[str, Any] = {
+        LAKE: LakeResource,
+        f"{LAKE}_engagement": EngagementResource,
+        f"{LAKE}_serving": ServingResource,
     }
+    if installed("landing"):
+        from lake_assets.landing.dagster.resource import LandingResource
 
-
-def _spark_resource(found: Settings) -> dg.ConfigurableResource[Any]:
-    """Return the Spark session. Dagster's UI shows the configuration of a resource, so that one has no secrets."""
-    from lake_assets.connections.spark import session_conf
-    from lake_assets.incremental.dagster.spark_resource import spark_resource
-
-    conf = session_conf(found)
-    return spark_resource(conf, shown=public_conf(conf, found))
+        kinds[f"{LAKE}_landing"] = LandingResource
+    return {key: kind(**fields) if chosen is None else kind.of(chosen) for key, kind in kinds.items()}
 
 
 class WatchedRunLauncher(dg.DefaultRunLauncher):

@@ -410,9 +410,13 @@ def home_directory() -> Path:
 @lru_cache(maxsize=1)
 def settings() -> Settings:
     """Return the settings of this process, read once: from the environment, then from `lake.env`."""
-    home = home_directory()
+    return settings_at(home_directory())
+
+
+def settings_at(home: Path, **given: Any) -> Settings:
+    """Return the settings of a data directory: those that are given, then the environment, then its `lake.env`."""
     require_private(home / ENVIRONMENT_FILE, Settings.model_fields)
-    return Settings(_env_file=home / ENVIRONMENT_FILE, home=home)  # type: ignore[call-arg]
+    return Settings(_env_file=home / ENVIRONMENT_FILE, home=home, **given)  # type: ignore[call-arg]
 
 
 @dataclass(frozen=True)

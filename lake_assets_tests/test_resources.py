@@ -11,11 +11,13 @@ from dagster._core.launcher.base import WorkerStatus
 from dagster._core.storage.tags import GRPC_INFO_TAG
 from pydantic import SecretStr
 
+from lake_assets import incremental_definitions, utc_now
 from lake_assets.connections.spark import session_conf
 from lake_assets.errors import ServiceError
 from lake_assets.resources import lake_resources
 from lake_assets.services.service import free_port
 from lake_assets.settings import Settings
+from lake_assets_tests.incremental.clicks import CLICKS
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -39,7 +41,7 @@ def test_secrets_are_not_in_the_configuration_that_the_ui_shows(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     opened: list[dict[str, str]] = []
-    module = "lake_assets.incremental.dagster.spark_resource"
+    module = "lake_assets.incremental.dagster.lake_resource"
     monkeypatch.setattr(f"{module}.spark_session_from_config", opened.append)
     monkeypatch.setattr(f"{module}.require_listener", str)
     monkeypatch.setattr(f"{module}.prepare_client", repr)
@@ -49,18 +51,34 @@ def test_secrets_are_not_in_the_configuration_that_the_ui_shows(
         catalog_uri="postgresql://me:hidden@db/lake",
         catalog_properties={"s3.secret-access-key": SecretStr("hidden")},
     )
-    spark: Any = lake_resources(settings)["spark"]
-    assert spark.spark_config["spark.sql.catalog.lake.uri"] == "jdbc:postgresql://db/lake"
-    assert "hidden" not in str(spark.spark_config)
-    spark._init_session()
+    lake: Any = lake_resources(settings)["lake_assets"]
+    assert "hidden" not in str(lake)
+    lake._init_session()
     assert opened == [session_conf(settings)]
     assert opened[0]["spark.sql.catalog.lake.jdbc.password"] == "hidden"
 
 
 def test_a_run_without_its_spark_fails_at_once(tmp_path: Path) -> None:
-    spark: Any = lake_resources(Settings(home=tmp_path, spark_remote="sc://127.0.0.1:1"))["spark"]
+    lake: Any = lake_resources(home=str(tmp_path), spark_remote="sc://127.0.0.1:1")["lake_assets"]
     with pytest.raises(ServiceError, match="No Spark Connect server answers"):
-        _ = spark.spark_session
+        _ = lake.spark_session
+
+
+def test_no_resource_has_a_key_of_a_user(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also with a user's `spark`, `iceberg` and `io_manager`, an `EnvVar` says where the lake is."""
+
+    @dg.asset
+    def where(spark: dg.ResourceParam[str], lake_assets: dg.ResourceParam[Any]) -> str:
+        return f"{spark} beside {lake_assets.settings().home}"
+
+    monkeypatch.setenv("SHOP_LAKE", str(tmp_path))
+    users = {name: dg.ResourceDefinition.hardcoded_resource(name) for name in ("spark", "iceberg", "landing")}
+    own = dg.Definitions(assets=[where], resources={**users, "io_manager": dg.mem_io_manager})
+    ours = dg.Definitions(resources=lake_resources(home=dg.EnvVar("SHOP_LAKE")))
+    tables = incremental_definitions(CLICKS, clock=utc_now)
+    merged = dg.Definitions.merge(own, tables, ours)
+    result = merged.resolve_implicit_global_asset_job_def().execute_in_process(asset_selection=[where.key])
+    assert result.output_for_node("where") == f"spark beside {tmp_path}"
 
 
 def test_a_run_that_no_server_is_known_to_have_started_is_left_alone() -> None:

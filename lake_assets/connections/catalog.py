@@ -221,19 +221,6 @@ def spark_catalog_conf(settings: Settings) -> dict[str, str]:
     return conf
 
 
-def public_conf(conf: Mapping[str, str], settings: Settings) -> dict[str, str]:
-    """Return a Spark configuration without what may be a secret: passed properties, and what a database asks for."""
-    prefix = f"spark.sql.catalog.{NAME}."
-    passed = {prefix + name for name in settings.catalog_properties}
-    shown = {}
-    for name, value in conf.items():
-        if name not in passed and not name.startswith(f"{prefix}jdbc."):
-            shown[name] = value
-    if REMOTE in shown:
-        shown[REMOTE] = shown[REMOTE].partition("/;")[0]  # without parameters, of which one is a token
-    return shown
-
-
 def sqlite_file(address: str) -> Path:
     """Return the file of a `sqlite:///path` address.
 

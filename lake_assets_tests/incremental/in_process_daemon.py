@@ -14,6 +14,7 @@ from dagster._core.definitions.sensor_definition import SensorExecutionData
 from lake_assets.base.hours import hour_key, parse_hour
 from lake_assets.incremental.dagster.asset_specs import asset_key, partitions_of
 from lake_assets.incremental.dagster.assets import incremental_definitions
+from lake_assets.incremental.dagster.lake_resource import LAKE
 from lake_assets.incremental.dagster.sensors import SensedTarget, SensorTiming, sessions_sensor
 
 if TYPE_CHECKING:
@@ -120,8 +121,8 @@ def in_process_daemon(
 
     Each target also has a sensor of its own, `<target>_sensor`, so that a test can look at one of them alone.
     """
-    handed = {"iceberg": SimpleNamespace(catalog=lambda: catalog), "spark": SimpleNamespace(spark_session=spark)}
-    resources = {name: dg.ResourceDefinition.hardcoded_resource(value) for name, value in handed.items()}
+    handed = SimpleNamespace(catalog=lambda: catalog, spark_session=spark)
+    resources = {LAKE: dg.ResourceDefinition.hardcoded_resource(handed)}
     single = []
     for target in pipeline.targets:
         sensed = SensedTarget(target, partitions_of(target.grain, pipeline.start, end, clock()))

@@ -12,6 +12,7 @@ from lake_assets.connections.addresses import DASHBOARD_PATH
 from lake_assets.coordination import zookeeper_client
 from lake_assets.engagement.dagster.checks import check_results, check_specs, late_turn, turn_in_time, turn_spec
 from lake_assets.engagement.dagster.graph import engagement_key, external_specs, group_of, topic_key
+from lake_assets.engagement.dagster.resource import EngagementResource
 from lake_assets.engagement.dagster.run_metadata import maintenance_metadata, refresh_metadata, turn_metadata
 from lake_assets.engagement.dagster.sensors import metrics_sensor
 from lake_assets.engagement.dagster.turn_sensors import LakeTurns, turn_sensor
@@ -29,9 +30,8 @@ from lake_assets.engagement.streams.batch import Stream
 from lake_assets.engagement.streams.turn import coordinator, open_stream, take_turn
 from lake_assets.errors import LakeError, LockNotFree, TurnRefused
 from lake_assets.incremental.dagster.assets import failure
+from lake_assets.incremental.dagster.lake_resource import LakeResource
 from lake_assets.incremental.dagster.sensors import Clock
-
-RESOURCES = {"engagement", "spark"}
 
 
 def engagement_definitions(
@@ -101,15 +101,16 @@ def stream_asset(lake: EngagementLake, stream: StreamName, *, max_wait: float) -
         group_name=group_of(lake),
         kinds={"delta", "kafka", "spark"},
         description=f"The {stream} of {lake.name}: one turn under the job coordinator, with at most one batch.",
-        required_resource_keys=RESOURCES,
         check_specs=check_specs(key, stream),
         pool=lake.app_name(stream),
     )
-    def step(context: dg.AssetExecutionContext) -> Iterator[dg.AssetCheckResult | dg.MaterializeResult[None]]:
-        services = context.resources.engagement
+    def step(
+        lake_assets: LakeResource, lake_assets_engagement: EngagementResource
+    ) -> Iterator[dg.AssetCheckResult | dg.MaterializeResult[None]]:
+        services = lake_assets_engagement
         try:
-            tables, servers, hosts = services.tables(lake), services.kafka(), services.zookeeper()
-            spark = context.resources.spark.spark_session
+            tables, servers, hosts = services.tables(lake), services.kafka_servers(), services.zookeeper_hosts()
+            spark = lake_assets.spark_session
             opened = open_stream(stream, tables, spark, servers)
             with zookeeper_client(hosts) as zk:
                 report = take_turn(opened, coordinator(opened, zk, spark, timeout=max_wait), max_wait=max_wait)
@@ -136,15 +137,16 @@ def maintenance_asset(lake: EngagementLake, *, retain_hours: int, max_wait: floa
         group_name=group_of(lake),
         kinds={"delta", "spark"},
         description=f"Sorts and compacts the files of {lake.name}, and removes old ones, in a turn after retention.",
-        required_resource_keys=RESOURCES,
         check_specs=[turn_spec(key)],
         pool=f"{lake.name}.{MAINTENANCE}",
     )
-    def step(context: dg.AssetExecutionContext) -> Iterator[dg.AssetCheckResult | dg.MaterializeResult[None]]:
-        services = context.resources.engagement
+    def step(
+        lake_assets: LakeResource, lake_assets_engagement: EngagementResource
+    ) -> Iterator[dg.AssetCheckResult | dg.MaterializeResult[None]]:
+        services = lake_assets_engagement
         try:
-            tables, hosts = services.tables(lake), services.zookeeper()
-            spark = context.resources.spark.spark_session
+            tables, hosts = services.tables(lake), services.zookeeper_hosts()
+            spark = lake_assets.spark_session
             with zookeeper_client(hosts) as zk:
                 report = maintain.take_turn(tables, spark, zk, max_wait=max_wait, retain_hours=retain_hours)
         except (TurnRefused, LockNotFree) as error:
@@ -179,16 +181,17 @@ def metrics_asset(lake: EngagementLake, orgs: dg.DynamicPartitionsDefinition) ->
     @dg.multi_asset(
         name=key.to_python_identifier(),
         specs=[spec],
-        required_resource_keys=RESOURCES,
         pool=f"{lake.name}.{ENGAGEMENT_METRICS}",
         backfill_policy=dg.BackfillPolicy.single_run(),
     )
-    def step(context: dg.AssetExecutionContext) -> Iterator[dg.MaterializeResult[None] | dg.AssetMaterialization]:
-        tables = context.resources.engagement.tables(lake)
+    def step(
+        context: dg.AssetExecutionContext, lake_assets: LakeResource, lake_assets_engagement: EngagementResource
+    ) -> Iterator[dg.MaterializeResult[None] | dg.AssetMaterialization]:
+        tables = lake_assets_engagement.tables(lake)
         has_partitions = context.has_partition_key or context.has_partition_key_range
         chosen = list(context.partition_keys) if has_partitions else []
         try:
-            refresh = Metrics(tables, context.resources.spark.spark_session).refresh(chosen)
+            refresh = Metrics(tables, lake_assets.spark_session).refresh(chosen)
         except LakeError as error:
             raise failure(error) from error
         metadata = refresh_metadata(refresh)

@@ -12,6 +12,7 @@ from collections.abc import Callable
 import dagster as dg
 from dagster import RunsFilter
 
+from lake_assets.engagement.dagster.resource import EngagementResource
 from lake_assets.engagement.metrics.refresh import metrics_are_behind
 from lake_assets.engagement.model.lake import EngagementLake
 from lake_assets.engagement.model.tables import LakeTables
@@ -25,8 +26,8 @@ def metrics_sensor(
 ) -> dg.SensorDefinition:
     """Return the sensor that requests a refresh of the metrics after new notifications, and adds new orgs."""
 
-    def evaluate(context: dg.SensorEvaluationContext) -> dg.SensorResult:
-        tables = context.resources.engagement.tables(lake)
+    def evaluate(context: dg.SensorEvaluationContext, lake_assets_engagement: EngagementResource) -> dg.SensorResult:
+        tables = lake_assets_engagement.tables(lake)
         prevented = obstacle(context, tables, key)
         if prevented is not None:
             return dg.SensorResult(skip_reason=prevented)
@@ -45,7 +46,7 @@ def metrics_sensor(
 def lake_sensor(
     lake: EngagementLake,
     name: str,
-    evaluate: Callable[[dg.SensorEvaluationContext], dg.SensorResult],
+    evaluate: Callable[..., dg.SensorResult],
     job: str,
     description: str,
     *,
@@ -59,7 +60,6 @@ def lake_sensor(
         minimum_interval_seconds=seconds,
         default_status=dg.DefaultSensorStatus.RUNNING,
         description=description,
-        required_resource_keys={"engagement"},
     )
 
 

@@ -18,6 +18,7 @@ from lake_assets.coordination import zookeeper_client
 from lake_assets.coordination.rules import Turn
 from lake_assets.coordination.turn_requests import DueStream, LockState, read_lock_state, why_not_now
 from lake_assets.engagement.dagster.checks import TURN_IN_TIME
+from lake_assets.engagement.dagster.resource import EngagementResource
 from lake_assets.engagement.dagster.sensors import TICK_SECONDS, lake_sensor, last_run_failed, obstacle
 from lake_assets.engagement.model.lake import STREAMS, EngagementLake
 from lake_assets.engagement.model.tables import LakeTables
@@ -95,9 +96,9 @@ def turn_sensor(turns: LakeTurns, name: str, job: str) -> dg.SensorDefinition:
     """
     seconds = turns.seconds[name]
 
-    def evaluate(context: dg.SensorEvaluationContext) -> dg.SensorResult:
+    def evaluate(context: dg.SensorEvaluationContext, lake_assets_engagement: EngagementResource) -> dg.SensorResult:
         try:
-            return _evaluate(turns, name, job, context)
+            return _evaluate(turns, name, job, context, lake_assets_engagement)
         except LakeError as error:
             return dg.SensorResult(skip_reason=str(error), cursor=context.cursor)
 
@@ -105,8 +106,9 @@ def turn_sensor(turns: LakeTurns, name: str, job: str) -> dg.SensorDefinition:
     return lake_sensor(turns.lake, name, evaluate, job, description, seconds=min(seconds, TICK_SECONDS))
 
 
-def _evaluate(turns: LakeTurns, name: str, job: str, context: dg.SensorEvaluationContext) -> dg.SensorResult:
-    services = context.resources.engagement
+def _evaluate(
+    turns: LakeTurns, name: str, job: str, context: dg.SensorEvaluationContext, services: EngagementResource
+) -> dg.SensorResult:
     tables = services.tables(turns.lake)
     prevented = obstacle(context, tables, turns.assets[name])
     if prevented is not None:
@@ -120,7 +122,7 @@ def _evaluate(turns: LakeTurns, name: str, job: str, context: dg.SensorEvaluatio
     if due_at > now:
         reason = f"{progress.text}; its next turn is in {due_at - now:.0f} s."
         return dg.SensorResult(skip_reason=reason, cursor=context.cursor)
-    with zookeeper_client(services.zookeeper()) as zk:
+    with zookeeper_client(services.zookeeper_hosts()) as zk:
         seen = read_lock_state(zk, turns.lake.lock)
     why = _why_not_now(turns, name, context.instance, seen, now=now, since=due_at)
     if why is not None:
@@ -141,7 +143,7 @@ class _Progress:
 def _progress(tables: LakeTables, name: str, services: Any) -> _Progress:
     for stream in STREAMS:
         if stream == name:
-            status = stream_status(tables, stream, services.kafka())
+            status = stream_status(tables, stream, services.kafka_servers())
             text = f"{status.app_name} is {status.lag} offsets behind"
             return _Progress(text, bool(status.unfinished), {LAG_TAG: str(status.lag)})
     return _Progress(f"The {name} of {tables.lake.name} waits", is_unfinished=False, tags={})

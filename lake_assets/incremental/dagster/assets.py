@@ -16,6 +16,7 @@ from lake_assets.incremental.dagster.asset_specs import (
 )
 from lake_assets.incremental.dagster.checks import check_specs
 from lake_assets.incremental.dagster.io_manager import io_manager_of
+from lake_assets.incremental.dagster.lake_resource import LakeResource
 from lake_assets.incremental.dagster.raw_tables_sensor import raw_tables_sensor
 from lake_assets.incremental.dagster.sensors import Clock, SensedTarget, SensorTiming, sessions_sensor
 from lake_assets.incremental.dagster.session_step import AuditConfig, SessionStep, StepEvent
@@ -35,7 +36,7 @@ def incremental_definitions(
 ) -> dg.Definitions:
     """Return the assets, checks and sensors of a pipeline.
 
-    The code location must also define the resources `iceberg` and `spark`.
+    The code location must also define the resource `lake_assets`: that of `lake_resources`.
 
     Args:
         pipeline: Declares raw tables and targets: a `Pipeline`, or what LAKE_PIPELINES may name, such as a folder of
@@ -106,17 +107,16 @@ def target_asset(
         name=spec.key.to_python_identifier(),
         specs=[spec],
         check_specs=check_specs(spec.key, target),
-        required_resource_keys={"iceberg", "spark"},
         can_subset=True,  # otherwise each check would be due in every run, also when nothing was staged
         pool=target.table,
         backfill_policy=dg.BackfillPolicy.single_run(),
     )
-    def step(context: dg.AssetExecutionContext, config: AuditConfig) -> Iterator[StepEvent]:
+    def step(context: dg.AssetExecutionContext, config: AuditConfig, lake_assets: LakeResource) -> Iterator[StepEvent]:
         engine = Engine(
-            context.resources.iceberg.catalog(),
+            lake_assets.catalog(),
             pipeline,
             clock=clock,
-            spark=lambda: context.resources.spark.spark_session,
+            spark=lambda: lake_assets.spark_session,
         )
         try:
             yield from SessionStep(context, engine, target, hours=config.hours).events()

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
-from functools import cache
+from collections.abc import Collection
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import dagster as dg
@@ -12,32 +11,30 @@ from pyiceberg.io.pyarrow import schema_to_pyarrow
 
 from lake_assets.base.hours import hour_of
 from lake_assets.errors import UsageError
+from lake_assets.incremental.dagster.lake_resource import LAKE, ConfiguredBySettings, LakeResource
 from lake_assets.incremental.declaration import Pipeline, RawTable, Target
 from lake_assets.incremental.engine import iceberg
 from lake_assets.incremental.engine.columns import load_raw
 from lake_assets.incremental.engine.engine import Engine, utc_now
 from lake_assets.incremental.engine.publish import main_id
 from lake_assets.incremental.from_settings import open_pipeline
-from lake_assets.settings import settings
 
 if TYPE_CHECKING:
-    from pyiceberg.catalog import Catalog
     from pyiceberg.table import Table
-    from pyspark.sql import SparkSession
 
 COLUMNS = "columns"
 """Metadata of an input: a list of the columns to read."""
 
 
-class LakeIOManager(dg.ConfigurableIOManager):
+class LakeIOManager(ConfiguredBySettings, dg.ConfigurableIOManager):
     """Loads raw tables and targets as inputs of assets. It stores nothing.
 
     The annotation of the parameter chooses the type: `pandas.DataFrame` (also without an annotation), `pyarrow.Table`,
     or `pyspark.sql.DataFrame`. An input has the columns of the table, and the rows of the partitions that Dagster maps
     to the run; all rows if these are all partitions of the table. A partition of a raw table is the hour of landing.
 
-    `incremental_definitions` has one, under the key `lake_assets_io_manager`, which its assets name: another code
-    location makes one of its own, which reads the tables of the settings of this process.
+    `incremental_definitions` has one, under the key `lake_assets_io_manager`, which its assets name. Another code
+    location makes one of its own.
     """
 
     def handle_output(self, context: dg.OutputContext, obj: object) -> NoReturn:
@@ -59,33 +56,24 @@ class LakeIOManager(dg.ConfigurableIOManager):
             SourceError: The table is not in the catalog, or cannot be read as declared.
             TargetError: A target is not the table that its sessions have built.
         """
-        from lake_assets.connections.catalog import open_catalog
-
-        return _load(context, open_pipeline(settings()), open_catalog(settings()), _spark_of_settings)
-
-
-@cache
-def _spark_of_settings() -> SparkSession:
-    from lake_assets.connections.spark import open_spark
-
-    return open_spark(settings())
+        found = self.settings()
+        return _load(context, open_pipeline(found), LakeResource(**self.given()))
 
 
 def io_manager_of(pipeline: Pipeline) -> dg.IOManagerDefinition:
-    """Return the I/O manager of a code location: it reads the tables of a pipeline with the location's resources."""
+    """Return the I/O manager of a code location: it reads the tables of a pipeline with the location's resource."""
 
     class OfLocation(dg.IOManager):
         def handle_output(self, context: dg.OutputContext, obj: object) -> None:
             LakeIOManager().handle_output(context, obj)
 
         def load_input(self, context: dg.InputContext) -> object:
-            found = context.resources
-            return _load(context, pipeline, found.iceberg.catalog(), lambda: found.spark.spark_session)
+            return _load(context, pipeline, getattr(context.resources, LAKE))
 
-    return dg.IOManagerDefinition(lambda _: OfLocation(), required_resource_keys={"iceberg", "spark"})
+    return dg.IOManagerDefinition(lambda _: OfLocation(), required_resource_keys={LAKE})
 
 
-def _load(context: dg.InputContext, pipeline: Pipeline, catalog: Catalog, spark: Callable[[], SparkSession]) -> object:
+def _load(context: dg.InputContext, pipeline: Pipeline, lake: LakeResource) -> object:
     """Return the rows of an input, in the type that its parameter is annotated with."""
     import pandas as pd
     import pyarrow as pa
@@ -96,6 +84,7 @@ def _load(context: dg.InputContext, pipeline: Pipeline, catalog: Catalog, spark:
     from lake_assets.incremental.engine.prepare import read_at
     from lake_assets.incremental.engine.readable import check_files
 
+    catalog = lake.catalog()
     name = ".".join(context.asset_key.path)
     tables: list[RawTable | Target] = [*pipeline.raw, *pipeline.targets]
     declared = {each.table: each for each in tables}
@@ -120,7 +109,7 @@ def _load(context: dg.InputContext, pipeline: Pipeline, catalog: Catalog, spark:
     wanted = context.dagster_type.typing_type
     if isinstance(wanted, type) and issubclass(wanted, DataFrame):
         check_files(table, name, main_id(table))
-        rows = read_at(spark(), catalog, name, main_id(table))
+        rows = read_at(lake.spark_session, catalog, name, main_id(table))
         rows = rows if hours is None else within(rows, time_column, hours)
         return rows.select(*quoted_columns(columns)) if columns else rows
     if wanted not in (pd.DataFrame, pa.Table, Any):

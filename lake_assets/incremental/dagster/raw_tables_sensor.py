@@ -12,6 +12,7 @@ from pyiceberg.catalog import Catalog
 
 from lake_assets.base.hours import hour_key
 from lake_assets.errors import LakeError
+from lake_assets.incremental.dagster.lake_resource import LakeResource
 from lake_assets.incremental.dagster.sensors import Clock, SensorTiming
 from lake_assets.incremental.declaration import Pipeline, RawTable
 from lake_assets.incremental.engine.arrivals import Lateness, RawSnapshot
@@ -47,8 +48,8 @@ def raw_tables_sensor(
 
     moves = _RawMoves()
 
-    def evaluate(context: dg.SensorEvaluationContext) -> dg.SensorResult:
-        engine = Engine(context.resources.iceberg.catalog(), pipeline, clock=clock)
+    def evaluate(context: dg.SensorEvaluationContext, lake_assets: LakeResource) -> dg.SensorResult:
+        engine = Engine(lake_assets.catalog(), pipeline, clock=clock)
         report = _LandedReport(engine, keys, json.loads(context.cursor or "{}"))
         problems: list[LakeError] = []
         for raw, location in moves.look(engine.catalog, pipeline, report.last_snapshots):
@@ -73,7 +74,6 @@ def raw_tables_sensor(
         minimum_interval_seconds=max(timing.tick_seconds, SHOWN_SECONDS),
         default_status=dg.DefaultSensorStatus.RUNNING,
         description="Reports which partitions of the raw tables each new snapshot changed. Starts no runs.",
-        required_resource_keys={"iceberg"},
     )
 
 

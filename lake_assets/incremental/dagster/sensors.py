@@ -17,6 +17,7 @@ import dagster as dg
 from lake_assets.base.failpoints import reach
 from lake_assets.errors.described import describe
 from lake_assets.incremental.dagster.asset_specs import asset_key
+from lake_assets.incremental.dagster.lake_resource import LakeResource
 from lake_assets.incremental.dagster.session_runs import active_runs
 from lake_assets.incremental.dagster.target_look import Seen, SensorEvent, TargetLook
 from lake_assets.incremental.declaration import Pipeline, Target
@@ -91,9 +92,9 @@ def sessions_sensor(
     """
     memory = _Memory(TargetInputs(pipeline, [each.target for each in targets]))
 
-    def evaluate(context: dg.SensorEvaluationContext) -> dg.SensorResult:
+    def evaluate(context: dg.SensorEvaluationContext, lake_assets: LakeResource) -> dg.SensorResult:
         reach("tick-started")
-        engine = Engine(context.resources.iceberg.catalog(), pipeline, clock=clock)
+        engine = Engine(lake_assets.catalog(), pipeline, clock=clock)
         result = _Tick(context, engine, targets, timing, memory).result()
         reach("tick-answered")
         return result
@@ -106,7 +107,6 @@ def sessions_sensor(
         default_status=dg.DefaultSensorStatus.RUNNING,
         description="Requests a run for each target that has hours to build. To pause one target, set the limit of its "
         "pool to 0 (Deployment, Concurrency).",
-        required_resource_keys={"iceberg"},
     )
 
 

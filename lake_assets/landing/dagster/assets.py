@@ -21,9 +21,9 @@ from lake_assets.landing.dagster.checks import LAG, lag_check, load_key, topic_k
 from lake_assets.landing.dagster.jobs import compaction_job, reshard_job
 from lake_assets.landing.dagster.merging import merging_sensor
 from lake_assets.landing.dagster.movements import zone_metadata
+from lake_assets.landing.dagster.resource import LandingResource
 from lake_assets.landing.dagster.schedules import schedule_of, upkeep_job, verification_job
 from lake_assets.landing.dagster.sensors import landing_sensor
-from lake_assets.landing.landing_service import LandingService
 from lake_assets.landing.loading.loader import Loaded
 from lake_assets.landing.manifest.open_zones import ZONES
 from lake_assets.landing.tailing.zone_lock import locked_zone
@@ -48,13 +48,14 @@ def zone_asset(feed: Feed, zone: str) -> dg.AssetsDefinition:
             f"Landed files of the Kafka topic {feed.topic} in zone {zone}. A run sends a heartbeat into each partition "
             "and lands the messages available then."
         ),
-        required_resource_keys={"landing"},
         check_specs=[lag_check(feed.topic, zone)],
         pool=pool_of(zone),
     )
-    def step(context: dg.AssetExecutionContext) -> Iterator[dg.MaterializeResult[None]]:
+    def step(
+        context: dg.AssetExecutionContext, lake_assets_landing: LandingResource
+    ) -> Iterator[dg.MaterializeResult[None]]:
         try:
-            service: LandingService = context.resources.landing.service()
+            service = lake_assets_landing.service()
             beat(service.servers, {feed.topic: service.clock()})
             with (
                 locked_zone(service.settings.landing_folder, zone),
@@ -87,12 +88,11 @@ def load_asset(feed: Feed, zones: Sequence[str]) -> dg.AssetsDefinition:
             f"Messages of the Kafka topic {feed.topic} loaded into {feed.raw.table}, each of them once, from files "
             "that are equal in both zones."
         ),
-        required_resource_keys={"landing"},
         pool=f"landing.{feed.raw.table}",
     )
-    def step(context: dg.AssetExecutionContext) -> dg.MaterializeResult[None]:
+    def step(context: dg.AssetExecutionContext, lake_assets_landing: LandingResource) -> dg.MaterializeResult[None]:
         try:
-            service: LandingService = context.resources.landing.service()
+            service = lake_assets_landing.service()
             loaded = list(service.loader(feed).load())
         except LakeError as error:
             raise failure(error) from error

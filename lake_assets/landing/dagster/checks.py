@@ -14,8 +14,8 @@ import dagster as dg
 from lake_assets.incremental.dagster.sensors import Clock
 from lake_assets.landing.consume.lag import Lag
 from lake_assets.landing.consume.messages import Feed
+from lake_assets.landing.dagster.resource import LandingResource
 from lake_assets.landing.files.entries import offsets
-from lake_assets.landing.landing_service import LandingService
 from lake_assets.landing.manifest.schema import CURRENT_STAGES, Entry
 from lake_assets.landing.manifest.store import Manifest
 from lake_assets.landing.topics.stops import Stop, Stops
@@ -112,10 +112,9 @@ def zones_equal_check(feed: Feed, clock: Clock, deadline: timedelta) -> dg.Asset
             "Both zones have the same records. The check fails while a file is quarantined because it differs from the "
             "other zone's file, or waits for that file longer than the deadline."
         ),
-        required_resource_keys={"landing"},
     )
-    def check(context: dg.AssetCheckExecutionContext) -> dg.AssetCheckResult:
-        service: LandingService = context.resources.landing.service()
+    def check(context: dg.AssetCheckExecutionContext, lake_assets_landing: LandingResource) -> dg.AssetCheckResult:
+        service = lake_assets_landing.service()
         found = compare_zones(service.manifest, feed.topic, now=clock(), deadline=deadline)
         return dg.AssetCheckResult(
             passed=found.passed,

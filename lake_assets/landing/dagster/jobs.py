@@ -4,9 +4,9 @@ import dagster as dg
 
 from lake_assets.incremental.dagster.sensors import Clock
 from lake_assets.landing.consume.messages import feed_of
+from lake_assets.landing.dagster.resource import LandingResource
 from lake_assets.landing.dagster.sensors import SHARDS
 from lake_assets.landing.files.sharding import parse_shard
-from lake_assets.landing.landing_service import LandingService
 from lake_assets.landing.manifest.compaction_choice import GroupLimits
 from lake_assets.landing.operations.compact import merge
 from lake_assets.landing.operations.reshard import reshard_all
@@ -35,9 +35,11 @@ class ReshardConfig(dg.Config):
 def compaction_job(clock: Clock) -> dg.JobDefinition:
     """Return the job that compacts the files of a shard."""
 
-    @dg.op(required_resource_keys={"landing"})
-    def compact_shard(context: dg.OpExecutionContext, config: CompactionConfig) -> None:
-        service: LandingService = context.resources.landing.service()
+    @dg.op
+    def compact_shard(
+        context: dg.OpExecutionContext, config: CompactionConfig, lake_assets_landing: LandingResource
+    ) -> None:
+        service = lake_assets_landing.service()
         shard = parse_shard(context.partition_key)
         for writer in service.zones:
             made = merge(writer, shard, limits_of(config), now=clock())
@@ -60,9 +62,11 @@ def compaction_job(clock: Clock) -> dg.JobDefinition:
 def reshard_job(clock: Clock) -> dg.JobDefinition:
     """Return the job that reshards a shard."""
 
-    @dg.op(required_resource_keys={"landing"})
-    def reshard_shard(context: dg.OpExecutionContext, config: ReshardConfig) -> None:
-        service: LandingService = context.resources.landing.service()
+    @dg.op
+    def reshard_shard(
+        context: dg.OpExecutionContext, config: ReshardConfig, lake_assets_landing: LandingResource
+    ) -> None:
+        service = lake_assets_landing.service()
         shard = parse_shard(context.partition_key)
         distinct_id = feed_of(service.feeds, shard.topic).distinct_id_of
         for zone, done in reshard_all(service.zones, shard, config.shards, distinct_id, clock):

@@ -12,6 +12,7 @@ import dagster as dg
 from lake_assets.errors import ServiceError
 from lake_assets.incremental.dagster.sensors import Clock
 from lake_assets.incremental.dagster.session_runs import ended_attempts
+from lake_assets.landing.dagster.resource import LandingResource
 from lake_assets.landing.dagster.sensors import SHARDS
 from lake_assets.landing.files.sharding import Shard
 from lake_assets.landing.landing_service import LandingService
@@ -42,9 +43,9 @@ def merging_sensor(job: dg.JobDefinition, clock: Clock, *, most_unmerged: int = 
         most_unmerged: A run is requested when a partition has so many files that can be merged, in any zone.
     """
 
-    def evaluate(context: dg.SensorEvaluationContext) -> dg.SensorResult:
+    def evaluate(context: dg.SensorEvaluationContext, lake_assets_landing: LandingResource) -> dg.SensorResult:
         try:
-            service: LandingService = context.resources.landing.service()
+            service = lake_assets_landing.service()
         except ServiceError as error:
             return dg.SensorResult(skip_reason=str(error))
         due = list(due_shards(service.zones, most_unmerged))
@@ -64,7 +65,6 @@ def merging_sensor(job: dg.JobDefinition, clock: Clock, *, most_unmerged: int = 
         minimum_interval_seconds=TICK_SECONDS,
         default_status=dg.DefaultSensorStatus.RUNNING,
         description=f"Has landed files merged as soon as a partition has {most_unmerged} that can be merged.",
-        required_resource_keys={"landing"},
     )
 
 

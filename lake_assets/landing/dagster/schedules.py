@@ -9,6 +9,7 @@ from lake_assets.incremental.dagster.assets import failure
 from lake_assets.incremental.dagster.sensors import Clock
 from lake_assets.landing.consume.removal import remove_landed
 from lake_assets.landing.dagster.jobs import CompactionConfig, limits_of
+from lake_assets.landing.dagster.resource import LandingResource
 from lake_assets.landing.landing_service import LandingService
 from lake_assets.landing.operations.upkeep import keep_up
 from lake_assets.landing.operations.verify import verify
@@ -24,9 +25,11 @@ SHOWN = 10
 def upkeep_job(clock: Clock) -> dg.JobDefinition:
     """Return the job that finishes scrubs, merges small files and removes replaced ones, in both zones."""
 
-    @dg.op(required_resource_keys={"landing"})
-    def keep_zones_up(context: dg.OpExecutionContext, config: CompactionConfig) -> None:
-        service: LandingService = context.resources.landing.service()
+    @dg.op
+    def keep_zones_up(
+        context: dg.OpExecutionContext, config: CompactionConfig, lake_assets_landing: LandingResource
+    ) -> None:
+        service = lake_assets_landing.service()
         rules = {feed.topic: scrub_by(service.settings, feed) for feed in service.feeds}
         for writer in service.zones:
             try:
@@ -66,9 +69,9 @@ def _remove_from_kafka(context: dg.OpExecutionContext, service: LandingService, 
 def verification_job(clock: Clock, deadline: timedelta) -> dg.JobDefinition:
     """Return the job that reads every landed file again. It fails if one is not as it was landed."""
 
-    @dg.op(required_resource_keys={"landing"})
-    def verify_zones(context: dg.OpExecutionContext) -> None:
-        service: LandingService = context.resources.landing.service()
+    @dg.op
+    def verify_zones(context: dg.OpExecutionContext, lake_assets_landing: LandingResource) -> None:
+        service = lake_assets_landing.service()
         zones = [writer.zone for writer in service.zones]
         done = verify(service.manifest, zones, now=clock(), deadline=deadline, processes=1)
         context.log.info(f"{done.files:,} files read: {len(done.findings):,} findings")

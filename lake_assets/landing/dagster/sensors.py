@@ -30,6 +30,7 @@ from lake_assets.landing.dagster.checks import (
     zones_equal_evaluation,
 )
 from lake_assets.landing.dagster.movements import Event, movement
+from lake_assets.landing.dagster.resource import LandingResource
 from lake_assets.landing.files.offset_ranges import next_offsets, with_number_keys, with_text_keys
 from lake_assets.landing.landing_service import LandingService
 from lake_assets.landing.manifest.open_zones import ZONES
@@ -61,10 +62,10 @@ def landing_sensor(feeds: Sequence[Feed], clock: Clock, deadline: timedelta) -> 
         deadline: A message or a provisional file that waits longer fails its check.
     """
 
-    def evaluate(context: dg.SensorEvaluationContext) -> dg.SensorResult:
+    def evaluate(context: dg.SensorEvaluationContext, lake_assets_landing: LandingResource) -> dg.SensorResult:
         cursor: Cursor = json.loads(context.cursor or "{}")
         try:
-            service: LandingService = context.resources.landing.service()
+            service = lake_assets_landing.service()
         except ServiceError as error:
             return dg.SensorResult(cursor=context.cursor, skip_reason=str(error))
         comparisons = _compare_zones(service, feeds, cursor, clock(), deadline)
@@ -94,7 +95,6 @@ def landing_sensor(feeds: Sequence[Feed], clock: Clock, deadline: timedelta) -> 
             "Fails the asset checks of landing while files of the two zones differ, or while messages in Kafka wait "
             "longer than the deadline to be landed, and reports what was landed and loaded. It starts no run."
         ),
-        required_resource_keys={"landing"},
     )
 
 

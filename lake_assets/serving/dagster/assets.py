@@ -14,9 +14,11 @@ from pydantic import Field
 from lake_assets.errors import LakeError
 from lake_assets.incremental.dagster.asset_specs import asset_key
 from lake_assets.incremental.dagster.assets import failure
+from lake_assets.incremental.dagster.lake_resource import LakeResource
 from lake_assets.incremental.dagster.sensors import Clock
 from lake_assets.incremental.engine.erasures import last_erasure
 from lake_assets.serving.dagster.checks import ROW_COUNT, SERVED_CHECKSUM, check_push
+from lake_assets.serving.dagster.resource import ServingResource
 from lake_assets.serving.dagster.sensors import serving_sensor
 from lake_assets.serving.served_tables import Serving
 from lake_assets.serving.store.groups import PushGroup, push_groups
@@ -61,15 +63,16 @@ def serving_asset(group: PushGroup, clock: Clock) -> dg.AssetsDefinition:
         name=f"{GROUP}__{group.step}",
         specs=specs,
         check_specs=_check_specs(specs),
-        required_resource_keys={"iceberg", "serving"},
         pool=f"{GROUP}.{group.name}",
     )
-    def step(context: dg.AssetExecutionContext, config: PushConfig) -> Iterator[dg.MaterializeResult[None]]:
+    def step(
+        config: PushConfig, lake_assets: LakeResource, lake_assets_serving: ServingResource
+    ) -> Iterator[dg.MaterializeResult[None]]:
         as_of = clock()
-        catalog = context.resources.iceberg.catalog()
+        catalog = lake_assets.catalog()
         try:
             readings = {source: source.read(catalog) for source in group.sources}
-            with context.resources.serving.tables() as serving:
+            with lake_assets_serving.tables() as serving:
                 # The pool allows one push at a time, so the push of any entry in progress has died.
                 reports = serving.writer.push(
                     {source.name: reading.rows for source, reading in readings.items()},
@@ -187,13 +190,15 @@ class Revert(dg.Config):
     force: bool = False
 
 
-@dg.op(required_resource_keys={"iceberg", "serving"})
-def revert_entry(context: dg.OpExecutionContext, config: Revert) -> None:
+@dg.op
+def revert_entry(
+    context: dg.OpExecutionContext, config: Revert, lake_assets: LakeResource, lake_assets_serving: ServingResource
+) -> None:
     """Return to the snapshot that a push has replaced. It is refused if a person was erased since."""
     entries = {config.table: config.entry_id, **config.others}
     try:
-        erased_at = last_erasure(context.resources.iceberg.catalog())
-        with context.resources.serving.tables() as serving:
+        erased_at = last_erasure(lake_assets.catalog())
+        with lake_assets_serving.tables() as serving:
             changes = serving.writer.revert_all(entries, force=config.force, later=config.later, erased_at=erased_at)
             sight = {table: in_sight(serving.registry, table) for table in changes}
     except LakeError as error:
@@ -212,7 +217,7 @@ def revert_push() -> None:
 def serving_definitions(
     sources: Iterable[Source], *, clock: Clock, groups: Mapping[str, Sequence[str]] | None = None
 ) -> dg.Definitions:
-    """Return the pushes of served tables, their sensor, and the job that reverts; they need `iceberg` and `serving`.
+    """Return the pushes of served tables, their sensor, and the job that reverts; and the job that reverts.
 
     Without sources there are no definitions, because a sensor needs an asset.
 

@@ -5,6 +5,7 @@ from collections.abc import Iterator, Mapping
 import dagster as dg
 from dagster import DagsterRunStatus
 
+from lake_assets.incremental.dagster.lake_resource import LakeResource
 from lake_assets.incremental.dagster.sensors import Clock
 from lake_assets.incremental.dagster.session_runs import ended_attempts, rest_seconds
 from lake_assets.serving.store.groups import PushGroup
@@ -30,10 +31,12 @@ def serving_sensor(assets: Mapping[PushGroup, dg.AssetsDefinition], clock: Clock
         clock: UTC.
     """
 
-    def evaluate(context: dg.SensorEvaluationContext) -> Iterator[dg.RunRequest | dg.SkipReason]:
+    def evaluate(
+        context: dg.SensorEvaluationContext, lake_assets: LakeResource
+    ) -> Iterator[dg.RunRequest | dg.SkipReason]:
         reasons = []
         for group, asset in assets.items():
-            decision = _decide(context, group, asset, clock)
+            decision = _decide(context, lake_assets, group, asset, clock)
             if isinstance(decision, dg.RunRequest):
                 yield decision
             else:
@@ -48,16 +51,19 @@ def serving_sensor(assets: Mapping[PushGroup, dg.AssetsDefinition], clock: Clock
         minimum_interval_seconds=TICK_SECONDS,
         default_status=dg.DefaultSensorStatus.RUNNING,
         description="Requests a push of served tables after their sources have changed.",
-        required_resource_keys={"iceberg"},
     )
 
 
 def _decide(
-    context: dg.SensorEvaluationContext, group: PushGroup, asset: dg.AssetsDefinition, clock: Clock
+    context: dg.SensorEvaluationContext,
+    lake: LakeResource,
+    group: PushGroup,
+    asset: dg.AssetsDefinition,
+    clock: Clock,
 ) -> dg.RunRequest | str:
     """Return the next push of a group, or the reason why there is none."""
     try:
-        head = group.head(context.resources.iceberg.catalog())
+        head = group.head(lake.catalog())
     except Exception as error:  # any error of a catalog or a table's reader affects only this group
         context.log.exception(f"The sources of {group.name} cannot be read.")
         return f"its sources cannot be read: {error}"

@@ -132,7 +132,7 @@ def test_files_of_a_project_are_one_pipeline(defs_folder: Path) -> None:
     assert set(metadata["dagster/column_lineage"].deps_by_column) == {"payment_id"}
     sensors = {sensor.name for sensor in defs.sensors or ()}
     assert {"sessions_sensor", "raw_tables_sensor", "targets_sensor"} <= sensors
-    assert {"iceberg", "spark"} <= set(defs.resources or {})
+    assert {"lake_assets", "lake_assets_io_manager"} <= set(defs.resources or {})
 
 
 def test_a_run_that_a_sensor_requests_publishes_the_rows_of_a_project(

@@ -21,6 +21,7 @@ from lake_assets.engagement.model.tables import open_tables
 from lake_assets.engagement.model.turn_order import MAINTENANCE
 from lake_assets.engagement.streams.batch import run_batch
 from lake_assets.errors import LockLost
+from lake_assets.incremental.dagster.lake_resource import LAKE
 from lake_assets_tests.engagement.scenario import ORGS, PARTITIONS, SESSION_SECONDS, START, Losing, Traffic
 
 if TYPE_CHECKING:
@@ -42,10 +43,10 @@ class Daemon:
         self.instance, self.now = instance, datetime(2026, 1, 1, tzinfo=UTC)
         services = SimpleNamespace(
             tables=lambda lake: open_tables(mail.home, lake),
-            kafka=lambda: mail.servers,
-            zookeeper=lambda: mail.home.zookeeper,
+            kafka_servers=lambda: mail.servers,
+            zookeeper_hosts=lambda: mail.home.zookeeper,
         )
-        handed = {"engagement": services, "spark": SimpleNamespace(spark_session=mail.spark)}
+        handed = {"lake_assets_engagement": services, LAKE: SimpleNamespace(spark_session=mail.spark)}
         self.resources = {name: dg.ResourceDefinition.hardcoded_resource(value) for name, value in handed.items()}
         lakes = [mail.lake, replace(mail.lake, name="untouched")]
         streams = engagement_definitions(

@@ -16,6 +16,7 @@ from lake_assets.base.hours import hour_key
 from lake_assets.dagster_processes.dagster.private_names import use_time_zones
 from lake_assets.incremental.dagster.assets import incremental_definitions
 from lake_assets.incremental.dagster.backfills import leave_out
+from lake_assets.incremental.dagster.lake_resource import LAKE
 from lake_assets.incremental.declaration import Pipeline, SessionContext, Source, Stateful, incremental_asset
 from lake_assets.incremental.engine.engine import Engine
 from lake_assets_tests.incremental.clicks import CLICKS, START, at, click_fact, click_state, land_clicks
@@ -56,7 +57,7 @@ def key(table: str) -> dg.AssetKey:
 
 def asked(pipeline: Pipeline, table: str, partitions: Sequence[str], end: str = END) -> dict[str, list[str]]:
     """What a backfill of some partitions of a table, with all targets that read it, asks for."""
-    resources = {name: dg.ResourceDefinition.none_resource() for name in ("iceberg", "spark")}
+    resources = {LAKE: dg.ResourceDefinition.none_resource()}
     definitions = incremental_definitions(pipeline, clock=lambda: at(9), end=end)
     graph = dg.Definitions.merge(definitions, dg.Definitions(resources=resources)).resolve_asset_graph()
     return _targeted(_data(graph, [target.table for target in pipeline.targets], partitions))

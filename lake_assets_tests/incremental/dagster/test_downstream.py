@@ -11,10 +11,13 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import DataFrame
 
+from lake_assets import LakeIOManager
 from lake_assets.base.hours import hour_key
 from lake_assets.incremental.dagster.assets import incremental_definitions
+from lake_assets.incremental.dagster.lake_resource import LAKE
 from lake_assets.incremental.engine.engine import Engine
 from lake_assets_tests.incremental.clicks import CLICKS, START, at, click_fact, land_clicks, write_clicks
+from lake_assets_tests.incremental.clicks import __name__ as CLICKS_MODULE
 from lake_assets_tests.incremental.committing import commit
 from lake_assets_tests.incremental.in_process_daemon import InProcessDaemon, in_process_daemon
 
@@ -22,6 +25,9 @@ if TYPE_CHECKING:
     from pyiceberg.catalog import Catalog
     from pyspark.sql import SparkSession
 
+    from lake_assets.settings import Settings
+
+CLICKS_NAME = f"{CLICKS_MODULE}:CLICKS"
 FACT = dg.AssetKey(["core", "click_fact"])
 END = hour_key(START + 24)
 HOURS = dg.HourlyPartitionsDefinition("2026-01-01-00:00", end_offset=1)
@@ -83,7 +89,7 @@ class Downstream:
                 assets=OWN,
                 jobs=[export_job, report_job],
                 sensors=[any_change, changed_hours],
-                resources={name: dg.ResourceDefinition.none_resource() for name in ("iceberg", "spark")},
+                resources={LAKE: dg.ResourceDefinition.none_resource()},
             ),
         )
         self.cursors: dict[str, str | None] = {}
@@ -282,6 +288,21 @@ def test_an_input_has_the_rows_of_its_partitions(daemon: InProcessDaemon, catalo
     assert read(as_list).startswith("The input 'rows' is annotated with")
     in_a_terminal(daemon, catalog, range(4, 24), landing=23)
     assert len(read(of_day, partitions=["2026-01-01"])) == 3
+
+
+def test_another_code_location_reads_the_lake_that_it_names(
+    catalog: Catalog, bare_home: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    Engine(catalog, CLICKS, clock=lambda: at(9)).create_tables()
+    land_clicks(catalog, [0, 1], landing=1)
+    commit(Engine(catalog, CLICKS, clock=lambda: at(9)), click_fact)
+    write_clicks(catalog, [0, 1])
+    (bare_home.home / "lake.env").write_text(f"LAKE_PIPELINES={CLICKS_NAME}\n")
+    monkeypatch.setenv("SHOP_LAKE", str(bare_home.home))
+    elsewhere = dg.AssetSpec(FACT, partitions_def=HOURS).with_io_manager_key("lake")
+    resources = {"lake": LakeIOManager(home=dg.EnvVar("SHOP_LAKE")), "io_manager": dg.mem_io_manager}
+    assert dg.materialize([frame, elsewhere], partition_key=keys(1)[0], resources=resources).success
+    assert list(loaded.pop("frame").click_id) == ["c1"]
 
 
 @pytest.mark.slow

@@ -9,6 +9,7 @@ from dagster._core.loader import LoadingContextForTest
 
 from lake_assets.base.hours import hour_key
 from lake_assets.incremental.dagster.assets import incremental_definitions
+from lake_assets.incremental.dagster.lake_resource import LAKE
 from lake_assets.incremental.dagster.materializations import materializations, report_metadata
 from lake_assets.incremental.engine.model import PlannedHour, SessionPlan, SessionReport, SourceRange
 from lake_assets_tests.incremental.clicks import CLICKS, START, at, click_fact, click_state
@@ -70,7 +71,7 @@ def test_a_session_is_shown_with_its_figures() -> None:
     ],
 )
 def test_a_partition_stays_fresh_whatever_is_built_upstream(without: tuple[str, ...], expected: list[str]) -> None:
-    resources = {name: dg.ResourceDefinition.none_resource() for name in ("iceberg", "spark")}
+    resources = {LAKE: dg.ResourceDefinition.none_resource()}
     definitions = dg.Definitions.merge(
         incremental_definitions(CLICKS, clock=lambda: at(9), end=hour_key(START + 9)),
         dg.Definitions(resources=resources),

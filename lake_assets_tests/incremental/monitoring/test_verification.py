@@ -15,6 +15,7 @@ from lake_assets.demo.membership_proof import compare, expected_rows
 from lake_assets.demo.membership_simulator import EXAMPLE, worked_example
 from lake_assets.incremental.dagster.asset_specs import asset_key
 from lake_assets.incremental.dagster.assets import incremental_definitions
+from lake_assets.incremental.dagster.lake_resource import LAKE
 from lake_assets.incremental.dagster.watch.verification_checks import (
     EQUALS_REBUILD,
     check_key,
@@ -84,8 +85,7 @@ def test_hours_that_are_not_those_of_a_rebuild_are_named(catalog: Catalog, spark
 
 def assert_dagster_shows_it(lake: Lake) -> None:
     """A run of the check, as the schedule requests it, fails and names the hour; so does the alert."""
-    handed = {"iceberg": SimpleNamespace(catalog=lambda: lake.catalog)}
-    handed["spark"] = SimpleNamespace(spark_session=lake.spark)
+    handed = {LAKE: SimpleNamespace(catalog=lambda: lake.catalog, spark_session=lake.spark)}
     definitions = dg.Definitions.merge(
         incremental_definitions(PIPELINE, clock=lambda: NOW, end=hour_key(START + 20)),
         verification_definitions(PIPELINE, clock=lambda: NOW, hours=12, cron="0 4 * * *"),

@@ -42,7 +42,7 @@ def test_dagster_lands_loads_compares_compacts_and_reshards(
     feeds, topic, now = landings.feeds, landings.feeds[0].topic, [NOW]
     settings = bare_home.model_copy(update={"landing_prefix": landings.prefix, "landing_file_messages": 100})
     service = LandingService(settings, kafka, landings.catalog, PIPELINE, lambda: now[0])
-    handed: dict[str, Any] = {"landing": SimpleNamespace(service=lambda: service)}
+    handed: dict[str, Any] = {"lake_assets_landing": SimpleNamespace(service=lambda: service)}
     crons = {"maintenance_cron": "17 3 * * *", "verify_cron": "47 4 * * *"}
     definitions = landing_definitions(feeds, clock=lambda: now[0], deadline=DEADLINE, **crons)
     merged = dg.Definitions.merge(definitions, dg.Definitions(resources=handed))
@@ -65,7 +65,7 @@ def test_dagster_lands_loads_compares_compacts_and_reshards(
         return result.cursor, verdicts, new
 
     without = dg.build_sensor_context(
-        instance, "{}", repository_def=repository, resources={"landing": SimpleNamespace(service=dead)}
+        instance, "{}", repository_def=repository, resources={"lake_assets_landing": SimpleNamespace(service=dead)}
     )
     skipped = repository.get_sensor_def("landing_sensor").evaluate_tick(without)
     assert (skipped.cursor, skipped.asset_events) == ("{}", [])

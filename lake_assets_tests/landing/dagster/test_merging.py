@@ -30,7 +30,7 @@ class _Busy:
         self.landed = Landed(settings)
         self.instance = instance
         service = SimpleNamespace(zones=list(self.landed.writers.values()), manifest=self.landed.manifest)
-        self.resources: dict[str, Any] = {"landing": SimpleNamespace(service=lambda: service)}
+        self.resources: dict[str, Any] = {"lake_assets_landing": SimpleNamespace(service=lambda: service)}
         self.job = compaction_job(lambda: self.landed.clock)
         self.sensor = merging_sensor(self.job, lambda: self.landed.clock, most_unmerged=LIMIT)
         definitions = dg.Definitions(jobs=[self.job], sensors=[self.sensor], resources=self.resources)

@@ -18,6 +18,7 @@ from deltalake import write_deltalake
 from lake_assets.base.grain import DAY
 from lake_assets.base.hours import hour_key, hour_start, parse_hour
 from lake_assets.errors import ConfigurationError, UsageError
+from lake_assets.incremental.dagster.lake_resource import LAKE
 from lake_assets.incremental.dagster.session_runs import RETRY_AFTER_SECONDS
 from lake_assets.incremental.declaration import (
     Pipeline,
@@ -81,8 +82,8 @@ class Lake:
     @property
     def resources(self) -> dict[str, Any]:
         handed = {
-            "iceberg": SimpleNamespace(catalog=lambda: self.catalog),
-            "serving": SimpleNamespace(tables=self.open),
+            LAKE: SimpleNamespace(catalog=lambda: self.catalog),
+            "lake_assets_serving": SimpleNamespace(tables=self.open),
         }
         return {name: dg.ResourceDefinition.hardcoded_resource(value) for name, value in handed.items()}
 
@@ -224,7 +225,7 @@ class Sensor:
     def tick(self) -> SensorExecutionData:
         defs = serving_definitions(self.sources, clock=lambda: now() + self.later)
         merged = dg.Definitions.merge(defs, dg.Definitions(resources=self.lake.resources))
-        repository, handed = merged.get_repository_def(), {"iceberg": self.lake.resources["iceberg"]}
+        repository, handed = merged.get_repository_def(), {LAKE: self.lake.resources[LAKE]}
         context = dg.build_sensor_context(self.instance, resources=handed, repository_def=repository)
         return repository.get_sensor_def("serving_sensor").evaluate_tick(context)
 

@@ -8,6 +8,7 @@ import dagster as dg
 from lake_assets.base.hours import hour_key
 from lake_assets.errors import LakeError
 from lake_assets.incremental.dagster.asset_specs import asset_key
+from lake_assets.incremental.dagster.lake_resource import LakeResource
 from lake_assets.incremental.dagster.sensors import Clock
 from lake_assets.incremental.declaration import Pipeline, Target
 from lake_assets.incremental.operations.freshness import Freshness, freshness
@@ -25,10 +26,9 @@ def freshness_check(pipeline: Pipeline, target: Target, clock: Clock) -> dg.Asse
         asset=asset_key(target.table),
         name=FRESHNESS,
         description=f"The table is complete at most {target.max_delay} after the end of an hour.",
-        required_resource_keys={"iceberg"},
     )
-    def check(context: dg.AssetCheckExecutionContext) -> dg.AssetCheckResult:
-        found = freshness(context.resources.iceberg.catalog(), pipeline, target, clock())
+    def check(context: dg.AssetCheckExecutionContext, lake_assets: LakeResource) -> dg.AssetCheckResult:
+        found = freshness(lake_assets.catalog(), pipeline, target, clock())
         return dg.AssetCheckResult(
             passed=found.fresh,
             severity=dg.AssetCheckSeverity.ERROR,

@@ -12,6 +12,7 @@ import dagster as dg
 from lake_assets.connections.catalog import log_tables
 from lake_assets.errors import ErasureStopped, LakeError, PublishConflict
 from lake_assets.incremental.dagster.assets import failure
+from lake_assets.incremental.dagster.lake_resource import LakeResource
 from lake_assets.incremental.dagster.sensors import Clock
 from lake_assets.incremental.declaration import Pipeline
 from lake_assets.incremental.engine.engine import Engine
@@ -42,15 +43,14 @@ def maintenance_asset(pipeline: Pipeline, table: str, policy: Policy, clock: Clo
         group_name=GROUP,
         kinds={"iceberg", "spark"},
         description=f"Compacts {table}, expires its old snapshots and removes orphan files. Changes no row.",
-        required_resource_keys={"iceberg", "spark"},
         pool=table,
     )
-    def step(context: dg.AssetExecutionContext) -> dg.MaterializeResult[None]:
+    def step(context: dg.AssetExecutionContext, lake_assets: LakeResource) -> dg.MaterializeResult[None]:
         maintainer = Maintainer(
-            context.resources.iceberg.catalog(),
+            lake_assets.catalog(),
             pipeline,
             clock=clock,
-            spark=lambda: context.resources.spark.spark_session,
+            spark=lambda: lake_assets.spark_session,
             policy=policy,
         )
         try:
@@ -81,16 +81,14 @@ def erasures_asset(pipeline: Pipeline, clock: Clock, elsewhere: Elsewhere = lamb
         group_name=GROUP,
         kinds={"iceberg"},
         description="Deletes rows that arrived after their subject was erased, and the files that held them.",
-        required_resource_keys={"iceberg", "spark"},
         check_specs=[finished],
     )
-    def step(context: dg.AssetExecutionContext) -> Iterator[dg.MaterializeResult[None]]:
-        resources = context.resources
+    def step(context: dg.AssetExecutionContext, lake_assets: LakeResource) -> Iterator[dg.MaterializeResult[None]]:
         engine = Engine(
-            resources.iceberg.catalog(),
+            lake_assets.catalog(),
             pipeline,
             clock=clock,
-            spark=lambda: resources.spark.spark_session,
+            spark=lambda: lake_assets.spark_session,
         )
         try:
             report = sweep(engine, now=clock(), elsewhere=elsewhere)

@@ -11,6 +11,7 @@ import dagster as dg
 from pyiceberg.catalog import Catalog
 
 from lake_assets.errors import TargetError
+from lake_assets.incremental.dagster.lake_resource import LakeResource
 from lake_assets.incremental.dagster.sensors import Clock
 from lake_assets.incremental.dagster.watch.run_retention import Purged, purge
 from lake_assets.incremental.declaration import Pipeline
@@ -38,14 +39,13 @@ def run_retention_definitions(
         group_name="maintenance",
         description=f"Removes runs of Dagster that ended more than {days} days ago, with their logs. "
         "What is shown of assets, partitions and checks stays.",
-        required_resource_keys={"iceberg"},
     )
-    def step(context: dg.AssetExecutionContext) -> dg.MaterializeResult[None]:
+    def step(context: dg.AssetExecutionContext, lake_assets: LakeResource) -> dg.MaterializeResult[None]:
         instance = context.instance
         if not is_own(instance, folder):
             context.log.info(f"Dagster's folder is not {folder}, so its runs are not removed.")
             return dg.MaterializeResult(metadata=purge_metadata(Purged()))
-        sessions = unfinished_sessions(context.resources.iceberg.catalog(), pipeline)
+        sessions = unfinished_sessions(lake_assets.catalog(), pipeline)
         purged = purge(instance, before=clock() - timedelta(days=days), sessions=sessions)
         return dg.MaterializeResult(metadata=purge_metadata(purged))
 

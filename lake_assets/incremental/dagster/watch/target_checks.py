@@ -5,6 +5,7 @@ import json
 import dagster as dg
 
 from lake_assets.incremental.dagster.asset_specs import asset_key
+from lake_assets.incremental.dagster.lake_resource import LakeResource
 from lake_assets.incremental.dagster.sensors import Clock
 from lake_assets.incremental.declaration import Pipeline, Target
 from lake_assets.incremental.engine.engine import Engine
@@ -23,10 +24,9 @@ def intact_check(pipeline: Pipeline, target: Target, clock: Clock) -> dg.AssetCh
         asset=asset_key(target.table),
         name=INTACT,
         description=DESCRIPTION,
-        required_resource_keys={"iceberg"},
     )
-    def check(context: dg.AssetCheckExecutionContext) -> dg.AssetCheckResult:
-        problem = _problem(Engine(context.resources.iceberg.catalog(), pipeline, clock=clock), target)
+    def check(context: dg.AssetCheckExecutionContext, lake_assets: LakeResource) -> dg.AssetCheckResult:
+        problem = _problem(Engine(lake_assets.catalog(), pipeline, clock=clock), target)
         return dg.AssetCheckResult(
             passed=problem is None,
             severity=dg.AssetCheckSeverity.ERROR,
@@ -44,8 +44,8 @@ def targets_sensor(pipeline: Pipeline, clock: Clock) -> dg.SensorDefinition:
     inputs = TargetInputs(pipeline, pipeline.targets)
     known: dict[str, tuple[Inputs, str | None]] = {}
 
-    def evaluate(context: dg.SensorEvaluationContext) -> dg.SensorResult:
-        engine = Engine(context.resources.iceberg.catalog(), pipeline, clock=clock)
+    def evaluate(context: dg.SensorEvaluationContext, lake_assets: LakeResource) -> dg.SensorResult:
+        engine = Engine(lake_assets.catalog(), pipeline, clock=clock)
         reported = json.loads(context.cursor or "{}")
         moved = inputs.look(engine.catalog)
         for target in pipeline.targets:
@@ -67,7 +67,6 @@ def targets_sensor(pipeline: Pipeline, clock: Clock) -> dg.SensorDefinition:
         minimum_interval_seconds=TICK_SECONDS,
         default_status=dg.DefaultSensorStatus.RUNNING,
         description="Reports targets that have a problem.",
-        required_resource_keys={"iceberg"},
     )
 
 

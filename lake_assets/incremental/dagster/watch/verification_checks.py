@@ -11,6 +11,7 @@ import dagster as dg
 
 from lake_assets.errors import LakeError
 from lake_assets.incremental.dagster.asset_specs import asset_key
+from lake_assets.incremental.dagster.lake_resource import LakeResource
 from lake_assets.incremental.dagster.sensors import Clock
 from lake_assets.incremental.declaration import Pipeline, Target
 from lake_assets.incremental.engine.engine import Engine
@@ -37,15 +38,13 @@ def verification_check(pipeline: Pipeline, target: Target, clock: Clock, hours: 
         asset=asset_key(target.table),
         name=EQUALS_REBUILD,
         description=f"Some hours a day, at most {hours}, equal a rebuild from the sources. All hours come round.",
-        required_resource_keys={"iceberg", "spark"},
     )
-    def check(context: dg.AssetCheckExecutionContext) -> dg.AssetCheckResult:
-        resources = context.resources
+    def check(context: dg.AssetCheckExecutionContext, lake_assets: LakeResource) -> dg.AssetCheckResult:
         engine = Engine(
-            resources.iceberg.catalog(),
+            lake_assets.catalog(),
             pipeline,
             clock=clock,
-            spark=lambda: resources.spark.spark_session,
+            spark=lambda: lake_assets.spark_session,
         )
         try:
             found = verify_hours(engine, target, day=day_number(clock()), limit=hours)

@@ -14,6 +14,7 @@ from dagster import RunsFilter
 
 from lake_assets.errors import LakeError
 from lake_assets.incremental.dagster.asset_specs import asset_key
+from lake_assets.incremental.dagster.lake_resource import LakeResource
 from lake_assets.incremental.dagster.sensors import Clock
 from lake_assets.incremental.dagster.session_runs import (
     FINISHED,
@@ -53,8 +54,8 @@ def freshness_sensor(pipeline: Pipeline, clock: Clock) -> dg.SensorDefinition:
     It reports an evaluation when the result changes, and once an hour.
     """
 
-    def evaluate(context: dg.SensorEvaluationContext) -> dg.SensorResult:
-        catalog = context.resources.iceberg.catalog()
+    def evaluate(context: dg.SensorEvaluationContext, lake_assets: LakeResource) -> dg.SensorResult:
+        catalog = lake_assets.catalog()
         now = clock()
         reported = json.loads(context.cursor or "{}")
         evaluated: dict[str, list[object]] = {}
@@ -78,7 +79,6 @@ def freshness_sensor(pipeline: Pipeline, clock: Clock) -> dg.SensorDefinition:
         minimum_interval_seconds=TICK_SECONDS,
         default_status=dg.DefaultSensorStatus.RUNNING,
         description="Evaluates the freshness checks, so that a late target turns red while nothing runs.",
-        required_resource_keys={"iceberg"},
     )
 
 
@@ -97,8 +97,8 @@ def alerts_sensor(
     """
     calm = CalmTargets(pipeline)
 
-    def evaluate(context: dg.SensorEvaluationContext) -> dg.SensorResult:
-        engine = Engine(context.resources.iceberg.catalog(), pipeline, clock=clock)
+    def evaluate(context: dg.SensorEvaluationContext, lake_assets: LakeResource) -> dg.SensorResult:
+        engine = Engine(lake_assets.catalog(), pipeline, clock=clock)
         due = {problem.key: problem for problem in alerts(engine, context.instance, calm)}
         reported = _reported(context.cursor)
         for kinds, find in elsewhere.items():
@@ -130,7 +130,6 @@ def alerts_sensor(
         minimum_interval_seconds=TICK_SECONDS,
         default_status=dg.DefaultSensorStatus.RUNNING,
         description="Sends alerts to LAKE_ALERT_WEBHOOK.",
-        required_resource_keys={"iceberg"},
     )
 
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import dagster as dg
 
+from lake_assets.incremental.dagster.lake_resource import LAKE
 from lake_assets.incremental.dagster.watch.maintenance_assets import erasures_asset, maintenance_asset
 from lake_assets.incremental.engine.engine import utc_now
 from lake_assets.incremental.engine.erasures import Erasure
@@ -58,13 +59,8 @@ def test_what_comes_late_of_somebody_erased_is_dropped_and_an_unfinished_erasure
 
 def materialized(lake: Lake, asset: dg.AssetsDefinition) -> tuple[dict[str, object], list[bool]]:
     """A run of an asset: its figures, and what its checks say."""
-    handed = {
-        "iceberg": SimpleNamespace(catalog=lambda: lake.catalog),
-        "spark": SimpleNamespace(spark_session=lake.spark),
-    }
-    result = dg.materialize(
-        [asset], resources={name: dg.ResourceDefinition.hardcoded_resource(value) for name, value in handed.items()}
-    )
+    handed = SimpleNamespace(catalog=lambda: lake.catalog, spark_session=lake.spark)
+    result = dg.materialize([asset], resources={LAKE: dg.ResourceDefinition.hardcoded_resource(handed)})
     assert result.success
     (event,) = result.asset_materializations_for_node(asset.op.name)
     checks = [evaluation.passed for evaluation in result.get_asset_check_evaluations()]

@@ -12,6 +12,7 @@ from dagster import AssetKey, AssetRecordsFilter, DagsterInstance, DagsterRunSta
 from dagster._core.test_utils import create_run_for_test
 from pyiceberg.catalog import Catalog
 
+from lake_assets.incremental.dagster.lake_resource import LAKE
 from lake_assets.incremental.dagster.session_runs import SESSION_TAG
 from lake_assets.incremental.dagster.watch.run_retention import purge
 from lake_assets.incremental.dagster.watch.run_retention_assets import purge_folder, run_retention_definitions
@@ -187,6 +188,6 @@ def retention_asset(folder: Path, moment: datetime) -> dg.AssetsDefinition:
 
 def figures_of(asset: dg.AssetsDefinition, instance: DagsterInstance, catalog: Catalog) -> dict[str, object]:
     iceberg = dg.ResourceDefinition.hardcoded_resource(SimpleNamespace(catalog=lambda: catalog))
-    result = dg.materialize([asset], instance=instance, resources={"iceberg": iceberg})
+    result = dg.materialize([asset], instance=instance, resources={LAKE: iceberg})
     (event,) = result.asset_materializations_for_node(asset.op.name)
     return {name: value.value for name, value in event.metadata.items()}

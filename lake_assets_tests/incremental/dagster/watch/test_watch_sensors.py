@@ -17,6 +17,7 @@ from lake_assets.base.hours import hour_key
 from lake_assets.errors import ServiceError
 from lake_assets.incremental.dagster.asset_specs import asset_key
 from lake_assets.incremental.dagster.assets import incremental_definitions
+from lake_assets.incremental.dagster.lake_resource import LAKE
 from lake_assets.incremental.dagster.session_runs import CODE_VERSION_TAG, SESSION_TAG
 from lake_assets.incremental.dagster.watch.watch_sensors import watch_definitions
 from lake_assets.incremental.engine.complete import declare_complete
@@ -61,7 +62,7 @@ class Watch:
     elsewhere: Callable[[], list[Problem]] = list
 
     def __post_init__(self) -> None:
-        handed = {"iceberg": SimpleNamespace(catalog=lambda: self.catalog), "spark": None}
+        handed = {LAKE: SimpleNamespace(catalog=lambda: self.catalog, spark_session=None)}
         resources = {k: dg.ResourceDefinition.hardcoded_resource(v) for k, v in handed.items()}
         webhook = Webhook(self.hook.url, wait=0.01)
         definitions = dg.Definitions.merge(
