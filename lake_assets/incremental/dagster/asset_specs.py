@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Mapping
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any
 
 import dagster as dg
@@ -81,8 +81,21 @@ def target_spec(pipeline: Pipeline, target: Target, partitions: dg.TimeWindowPar
         owners=list(target.owners),
         code_version=target.code_version,
         partitions_def=partitions,
+        freshness_policy=freshness_policy(target),
         metadata=_table_metadata(target.table, target.columns, target.descriptions) | lineage,
     ).with_io_manager_key(IO_MANAGER)
+
+
+def freshness_policy(target: Target) -> dg.FreshnessPolicy | None:
+    """Return how old the newest materialization of a target may be; None without a `max_delay`.
+
+    Each complete partition is materialized, also one without rows. So between two there is at most the time of a
+    partition and the delay. The check `freshness` is exact: it compares complete-through, which late rows do not move.
+    """
+    if target.max_delay is None:
+        return None
+    hours = target.grain.hours + int(target.grain.is_local)  # a local day may have 25
+    return dg.FreshnessPolicy.time_window(fail_window=target.max_delay + timedelta(hours=hours))
 
 
 def with_report_links(definitions: dg.Definitions) -> dg.Definitions:

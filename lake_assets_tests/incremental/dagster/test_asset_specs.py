@@ -1,15 +1,25 @@
-"""The partitions that Dagster shows for tables of hours and of days. Pure."""
+"""What Dagster is told of tables: their partitions of hours and of days, and how old they may be."""
 
 from __future__ import annotations
 
+import asyncio
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+
 import dagster as dg
 import pytest
+import yaml
 from dagster._core.definitions.partitions.context import partition_loading_context
+from dagster._core.loader import LoadingContextForTest
+from dagster._core.test_utils import freeze_time
+from dagster._daemon.freshness import FreshnessDaemon
 
 from lake_assets.base.grain import DAY, HOUR, days_in
 from lake_assets.base.hours import hour_key, hour_of, parse_hour
-from lake_assets.incremental.dagster.asset_specs import partitions_of
-from lake_assets_tests.incremental.clicks import START, at
+from lake_assets.incremental.dagster.asset_specs import asset_key, partitions_of, target_spec
+from lake_assets.incremental.declaration import Target
+from lake_assets.settings import PROJECT
+from lake_assets_tests.incremental.clicks import CLICKS, START, at, click_fact
 
 
 def test_g5_dynamic_partitions_lose_late_keys_of_a_range_and_those_of_hours_do_not() -> None:
@@ -61,3 +71,29 @@ def test_the_current_day_of_a_time_zone_is_a_partition() -> None:
         partitions = partitions_of(days_in("America/New_York"), "2025-12-30-05:00", None, moment)
         with partition_loading_context(moment):
             assert partitions.get_last_partition_key() == newest
+
+
+def test_dagsters_own_daemon_says_whether_a_target_is_fresh() -> None:
+    """As `dagster.yaml` configures it: an hour and the delay after the newest materialization, it is not."""
+    configured = yaml.safe_load((PROJECT / "dagster.yaml").read_text())
+    hours = partitions_of(HOUR, hour_key(START), None, at(9))
+
+    def state(instance: dg.DagsterInstance, target: Target) -> str:
+        spec = target_spec(CLICKS, target, hours)
+        defs = dg.Definitions(assets=[spec], resources={"lake_assets_io_manager": dg.mem_io_manager})
+        node = defs.resolve_asset_graph().get(spec.key)
+        asyncio.run(FreshnessDaemon()._evaluate_asset(LoadingContextForTest(instance), node))  # type: ignore[arg-type]
+        found = instance.get_freshness_state_records([spec.key])
+        return found[spec.key].freshness_state.value
+
+    with dg.instance_for_test(overrides={"freshness": configured["freshness"]}) as instance:
+        assert FreshnessDaemon.daemon_type() in instance.get_required_daemon_types()
+        late = replace(click_fact, max_delay=timedelta(minutes=30))
+        assert state(instance, late) == "UNKNOWN"
+        instance.report_runless_asset_event(dg.AssetMaterialization(asset_key(late.table), partition=hour_key(START)))
+        assert state(instance, late) == "PASS"
+        for minutes, expected in ((80, "PASS"), (100, "FAIL")):
+            with freeze_time(datetime.now(UTC) + timedelta(minutes=minutes)):
+                assert state(instance, late) == expected
+        assert state(instance, click_fact) == "NOT_APPLICABLE"
+    assert target_spec(CLICKS, late, hours).freshness_policy == dg.FreshnessPolicy.time_window(timedelta(minutes=90))
