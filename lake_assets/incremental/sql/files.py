@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -17,7 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import yaml
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, field_validator
 
 from lake_assets.base.hours import parse_hour
 from lake_assets.base.sql_text import without_semicolon
@@ -35,10 +36,30 @@ SOURCE_TABLE = "lake_assets.SourceTable"
 """The `type:` of a table that is built, and of a raw table that another program writes."""
 
 
+VARIABLE = re.compile(r"\{\{\s*env\.(\w+)\s*\}\}")
+"""What a variable of the environment stands for in a text, as in the attributes of other components of Dagster."""
+
+
+def _resolved(value: Any) -> Any:
+    if isinstance(value, str) and "{{" in value:
+        missing = [name for name in VARIABLE.findall(value) if name not in os.environ]
+        if missing:
+            raise ValueError(f"the environment has no variable {missing[0]}")
+        return VARIABLE.sub(lambda found: os.environ[found[1]], value)
+    if isinstance(value, list):
+        return [_resolved(each) for each in value]
+    return {name: _resolved(each) for name, each in value.items()} if isinstance(value, dict) else value
+
+
 class Attributes(BaseModel):
     """Attributes of YAML. An unknown one is an error."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
+
+    @field_validator("*", mode="before")
+    @classmethod
+    def _has_variables_resolved(cls, value: Any) -> Any:
+        return _resolved(value)
 
 
 Minutes = Annotated[int, Field(ge=0, le=100_000_000)]

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import dagster as dg
@@ -20,12 +22,11 @@ from lake_assets.components.dagster.scaffolding import write_table
 from lake_assets.errors import UsageError
 from lake_assets.incremental.engine.engine import Engine, utc_now
 from lake_assets.incremental.sql.files import StoredColumns, columns_file, fingerprint, write_columns
+from lake_assets.settings import PROJECT
 from lake_assets_tests.incremental.sql.folders import open_all, pipeline_of
 from lake_assets_tests.incremental.sql.test_sql_tables import MIDNIGHT, ROWS, payment
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from pyiceberg.catalog import Catalog
 
     from lake_assets.settings import Settings
@@ -175,3 +176,40 @@ def folder_pipeline_columns(folder: Path) -> dict[str, str]:
     """The columns of the only table of a folder."""
     (target,) = pipeline_of(folder, start="2026-01-01-00:00").targets
     return dict(target.columns)
+
+
+def test_a_project_is_made_from_an_empty_folder_as_the_page_says(tmp_path: Path) -> None:
+    page = (PROJECT / "docs" / "sql-tables.md").read_text().partition("## In a Dagster project\n")[2]
+    told = {}
+    for kind, text in re.findall(r"```(\w*)\n(.*?)```", page, re.DOTALL):
+        if kind:
+            name, _, content = text.partition("\n")
+            (tmp_path / name.removeprefix("# ")).write_text(content)
+            continue
+        for command in text.splitlines():
+            if command.startswith("export"):  # of commands of `lake`
+                break
+            (tmp_path / "shop" / "defs" / "payment_fact").exists() and with_variables(tmp_path)
+            told[command.partition("  ")[0]] = in_a_shell(tmp_path, command)
+    assert "lake_assets.IncrementalTable" in told["dg list components"]
+    assert "All component YAML validated successfully." in told["dg check yaml && dg check defs"]
+    assert "All definitions loaded successfully." in told["dg check yaml && dg check defs"]
+    listed = told["dg list defs"]
+    assert [name for name in ("raw/payments", "shop/payment_fact", "sessions_sensor") if name not in listed] == []
+
+
+def with_variables(folder: Path) -> None:
+    """Change the namespace of the table that was scaffolded to a variable."""
+    file = folder / "shop" / "defs" / "payment_fact" / "defs.yaml"
+    file.write_text(file.read_text().replace("core.payment_fact", "'{{ env.SHOP }}.payment_fact'"))
+
+
+def in_a_shell(folder: Path, command: str) -> str:
+    """Run a command in a folder as somebody does who has installed the package; return what it prints."""
+    path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
+    variables = {"PATH": path, "LAKE_HOME": str(folder / "home"), "SHOP": "shop", "COLUMNS": "200"}
+    done = subprocess.run(
+        command, shell=True, cwd=folder, env={**os.environ, **variables}, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout + done.stderr
