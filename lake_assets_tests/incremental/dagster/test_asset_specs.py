@@ -82,12 +82,12 @@ def test_dagsters_own_daemon_says_whether_a_target_is_fresh() -> None:
         spec = target_spec(CLICKS, target, hours)
         defs = dg.Definitions(assets=[spec], resources={"lake_assets_io_manager": dg.mem_io_manager})
         node = defs.resolve_asset_graph().get(spec.key)
-        asyncio.run(FreshnessDaemon()._evaluate_asset(LoadingContextForTest(instance), node))  # type: ignore[arg-type]
+        asyncio.run(FreshnessDaemon()._evaluate_asset(LoadingContextForTest(instance), node))
         found = instance.get_freshness_state_records([spec.key])
         return found[spec.key].freshness_state.value
 
     with dg.instance_for_test(overrides={"freshness": configured["freshness"]}) as instance:
-        assert FreshnessDaemon.daemon_type() in instance.get_required_daemon_types()
+        assert "FRESHNESS_DAEMON" in instance.get_required_daemon_types()
         late = replace(click_fact, max_delay=timedelta(minutes=30))
         assert state(instance, late) == "UNKNOWN"
         instance.report_runless_asset_event(dg.AssetMaterialization(asset_key(late.table), partition=hour_key(START)))

@@ -65,7 +65,7 @@ def test_rows_arrive_when_their_snapshot_is_committed(catalog: Catalog) -> None:
 
 def test_definitions_name_no_columns_that_only_the_catalog_knows() -> None:
     spec = raw_spec(EVENTS, _partitions())
-    assert set(spec.metadata) == {"dagster/table_name", "dagster/storage_kind"}
+    assert set(spec.metadata) == {"dagster/table_name", "dagster/storage_kind", "dagster/io_manager_key"}
 
 
 def _partitions() -> dg.TimeWindowPartitionsDefinition:
