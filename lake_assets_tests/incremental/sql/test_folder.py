@@ -17,6 +17,7 @@ from lake_assets.incremental.engine import audits
 from lake_assets.incremental.from_settings import open_pipeline
 from lake_assets.incremental.sql.declare import declared_audit
 from lake_assets.incremental.sql.files import SqlText, StoredColumns, columns_file, fingerprint, write_columns
+from lake_assets.incremental.sql.folder import open_folder
 from lake_assets.incremental.sql.query import place_in_query, query_text
 from lake_assets.settings import Settings
 from lake_assets_tests.incremental.sql.folders import (
@@ -318,3 +319,25 @@ def test_an_expression_that_failed_is_found_in_its_query_and_in_no_other() -> No
     }
     assert {text: place_in_query(sql, Refusal("CAST_INVALID_INPUT", "", sql=text)) for text in expected} == expected
     assert place_in_query(sql, Refusal("CAST_INVALID_INPUT", "")) is None
+
+
+RAW_BY_VARIABLE = """\
+type: lake_assets.SourceTable
+attributes:
+  table: "{{ env.SHOP }}.payments"
+  time_column: at
+  columns: {id: string, at: timestamptz, kind: string}
+  description: Of {{env.SHOP}} and {{ env.%s }}.
+"""
+
+
+def test_a_text_has_variables_of_the_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SHOP", "shop")
+    (tmp_path / "one.yaml").write_text(RAW_BY_VARIABLE % "SHOP")
+    (tmp_path / "two.yaml").write_text(RAW_BY_VARIABLE % "NO_SUCH_SHOP")
+    found = open_folder(tmp_path)
+    (raw,) = found.raw
+    assert (raw.table, raw.description) == ("shop.payments", "Of shop and shop.")
+    assert "the attribute 'description' is 'Of {{env.SHOP}} and {{ env.NO_SUCH_SHOP }}.'" in str(found.broken[0].error)
+    assert "line 6" in str(found.broken[0].error)
+    assert "the environment has no variable NO_SUCH_SHOP" in str(found.broken[0].error)
