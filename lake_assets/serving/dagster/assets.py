@@ -88,7 +88,7 @@ def serving_asset(group: PushGroup, clock: Clock) -> dg.AssetsDefinition:
                     serving.writer.clean_up(source.name, retention=serving.retention, erased_at=erased_at)
                     yield _materialized(serving, source, readings[source], report, reports)
         except Exception as error:
-            with suppress(LakeError), context.resources.serving.tables() as serving:
+            with suppress(LakeError), lake_assets_serving.tables() as serving:
                 serving.writer.note_failure(group.quotas, error)
             if not isinstance(error, LakeError):
                 raise
