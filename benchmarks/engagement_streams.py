@@ -40,7 +40,7 @@ from lake_assets.engagement.model.tables import LakeTables, open_tables
 from lake_assets.engagement.streams.batch import BatchReport, Guard, Stream, run_batch
 from lake_assets.engagement.streams.turn import coordinator, open_stream
 from lake_assets.errors import LockNotFree, TurnRefused
-from lake_assets.services.installation.browser import browser
+from lake_assets.services.browser import browser
 from lake_assets.services.stack import lake_services
 from lake_assets.settings import Settings, settings
 

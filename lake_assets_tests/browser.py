@@ -19,7 +19,7 @@ import pytest
 from tenacity import Retrying, retry_if_exception_type, stop_after_delay, wait_fixed
 from websockets.sync.client import ClientConnection, connect
 
-from lake_assets.services.installation.browser import NAMES, browser
+from lake_assets.services.browser import NAMES, browser
 
 BROWSER = browser()
 LONGEST = 240

@@ -19,7 +19,7 @@ from lake_assets.connections.spark import MASTER
 from lake_assets.services import lifecycle
 from lake_assets.services.kafka import brokers
 from lake_assets.services.service import LOOPBACK, Service, accepts, free_port, python_module
-from lake_assets.services.starting.start import Report, start_services
+from lake_assets.services.start import Report, start_services
 from lake_assets.services.zookeeper import ensemble
 from lake_assets.settings import Settings
 

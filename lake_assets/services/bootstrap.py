@@ -24,8 +24,8 @@ PROJECT = Path(__file__).resolve().parent.parent.parent
 if not __package__:  # run as a file, before the project is installed
     sys.path.insert(0, str(PROJECT))
 
-from lake_assets.services.installation.browser import install_browser  # noqa: E402
-from lake_assets.services.installation.jar_files import LOCK_FILE, SetupError, check_jars, one_at_a_time  # noqa: E402
+from lake_assets.services.browser import install_browser  # noqa: E402
+from lake_assets.services.jar_files import LOCK_FILE, SetupError, check_jars, one_at_a_time  # noqa: E402
 
 CONFIGURATION = Path("lake_assets", "services", "configuration")
 """The folder of the files that name jars, in the project."""

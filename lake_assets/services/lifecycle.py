@@ -16,11 +16,11 @@ from typing import TYPE_CHECKING, Literal
 
 from lake_assets.connections import addresses
 from lake_assets.connections.addresses import create_secrets
-from lake_assets.errors import ServiceError, UsageError
+from lake_assets.errors import LakeError, ServiceError, UsageError
 from lake_assets.services import dagster_services, stack, supervisor
 from lake_assets.services.memory.machine import choose_runs, memory_bytes
 from lake_assets.services.service import POLL_SECONDS, STOP_SECONDS, Service, free_port
-from lake_assets.services.starting.start import Report, start_services
+from lake_assets.services.start import Report, start_services
 from lake_assets.services.supervisor import Failures
 from lake_assets.services.zookeeper import apply_login
 
@@ -36,6 +36,11 @@ FAILING = 3
 
 CODE_SECONDS = 600
 """The longest wait for the runs of the code server, when it is to start again."""
+
+PATIENCE_OF_GUARD = 10
+"""How many times longer than usual a start may take when nobody waits for it; the machine may be busy."""
+
+RETRY_SECONDS = 5
 
 MAX_STOP_ROUNDS = 5
 """A process that starts another one while it ends makes one more round necessary."""
@@ -95,6 +100,29 @@ def down(settings: Settings, *, report: Report) -> None:
     any_found = _stop_all(settings.home, report)
     if not any_found:
         report("No service is running.")
+
+
+def start_again() -> None:
+    """Start the services of the home that the environment names: their supervisor was killed.
+
+    If they do not start, their records stay: the guard tries again as long as there are any. `lake down` ends the guard
+    and this process before it removes the records for good.
+    """
+    from lake_assets.settings import settings
+
+    print("The supervisor was killed. All services are started anew.", flush=True)
+    home = settings().home
+    records = addresses.read_records(home)
+    try:
+        up(settings(), report=print, patience=PATIENCE_OF_GUARD)
+    except (LakeError, OSError):
+        while True:  # until the disk is not full any more
+            try:
+                addresses.write_records(home, records)
+                break
+            except OSError:
+                time.sleep(RETRY_SECONDS)
+        raise
 
 
 def restart(settings: Settings, name: str, *, report: Report) -> None:

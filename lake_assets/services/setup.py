@@ -16,7 +16,7 @@ from lake_assets.connections.spark import EXTRA_JARS, extra_jars, spark_home
 from lake_assets.errors import ServiceError, UsageError
 from lake_assets.services import bootstrap
 from lake_assets.services.bootstrap import Step
-from lake_assets.services.installation.jar_files import LOCK_FILE, SetupError, changed_jars
+from lake_assets.services.jar_files import LOCK_FILE, SetupError, changed_jars
 
 if TYPE_CHECKING:
     from lake_assets.settings import Settings

@@ -66,7 +66,7 @@ with open("logs/restarts.log", "ab") as log:
 """
 """A Python program. When its first parent has ended it calls a command until that succeeds, or `lake down` was called.
 """
-START_ALL = "from lake_assets.services.guard.restart import start_again; start_again()"
+START_ALL = "from lake_assets.services.lifecycle import start_again; start_again()"
 
 STOP_RECEIVED = re.compile(r" received SIG(TERM|INT|QUIT) indicating exit request")
 """Logged before supervisord stops the services; what ended before that ended by itself."""

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from lake_assets.errors import StoredStateError, UsageError
 from lake_assets.services.backup.contents import SQLITE_MAGIC, StoredFile, is_backed_up
-from lake_assets.services.installation.jar_files import sha256_of
+from lake_assets.services.jar_files import sha256_of
 
 CHUNK_BYTES = 1 << 20
 Fingerprint = tuple[int, int]

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from lake_assets.services.installation.jar_files import (
+from lake_assets.services.jar_files import (
     LOCK_FILE,
     SetupError,
     changed_jars,
@@ -25,7 +25,7 @@ PATIENCE = 120
 HOLDER = """
 import sys
 from pathlib import Path
-from lake_assets.services.installation.jar_files import one_at_a_time
+from lake_assets.services.jar_files import one_at_a_time
 with one_at_a_time(print, Path(sys.argv[1])):
     print("held", flush=True)
     sys.stdin.read()

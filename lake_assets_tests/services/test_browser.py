@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from lake_assets.services.installation.browser import COMMANDS, NAMES, browser, install_browser
+from lake_assets.services.browser import COMMANDS, NAMES, browser, install_browser
 
 
 @pytest.fixture

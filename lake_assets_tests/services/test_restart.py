@@ -11,7 +11,7 @@ import pytest
 from lake_assets.connections import addresses
 from lake_assets.errors import ServiceError
 from lake_assets.services import lifecycle, supervisor
-from lake_assets.services.guard.restart import start_again
+from lake_assets.services.lifecycle import start_again
 from lake_assets.services.service import Service
 from lake_assets.settings import settings
 

@@ -1,1 +1,0 @@
-"""What the guard calls when the supervisor was killed."""

@@ -1,1 +1,0 @@
-"""Parts of `bootstrap.py`. They import only the standard library, because they run before anything is installed."""
