@@ -10,6 +10,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from lake_assets import landing
     from lake_assets.components.dagster.tables import IncrementalTable, SourceTable
     from lake_assets.coordination import JobCoordinator
     from lake_assets.engagement.notifications.change_reader import read_changes
@@ -63,6 +64,7 @@ __all__ = [
     "incremental_asset",
     "incremental_definitions",
     "lake_resources",
+    "landing",
     "read_changes",
     "utc_now",
 ]
@@ -95,6 +97,7 @@ _MODULES = {
     "incremental_asset": _DECLARATION,
     "incremental_definitions": "lake_assets.incremental.dagster.assets",
     "lake_resources": "lake_assets.resources",
+    "landing": "lake_assets.landing",
     "read_changes": "lake_assets.engagement.notifications.change_reader",
     "utc_now": "lake_assets.incremental.engine.engine",
 }

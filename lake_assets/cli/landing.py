@@ -211,6 +211,7 @@ def policy(
 
 landing.command()(landing_files.accept)
 landing.command("dead-letters")(landing_files.dead_letters)
+landing.command()(landing_files.read)
 landing.command()(landing_files.repair)
 landing.command()(landing_files.verify)
 landing.command()(landing_files.compact)

@@ -84,6 +84,24 @@ def dead_letters(
     render(found, views.dead_letters, as_json=as_json)
 
 
+def read(
+    topic: Topic,
+    open_files: Annotated[
+        bool, typer.Option("--open", help="Also show rows of open files: what was read within two seconds.")
+    ] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Show the rows of TOPIC as they have landed in the zones, by partition and offset; those of open files are marked.
+
+    Needs no Kafka. Rows of erased ids, dead letters and heartbeats are left out.
+    """
+    from lake_assets.landing import read
+    from lake_assets.pages.terminal import landing as views
+
+    rows = read(topic, open=open_files, settings=settings())
+    render(rows, views.landed_rows(rows), as_json=as_json)
+
+
 def repair() -> None:
     """Mend damaged, missing and unnamed files from the other zone and the folders, as far as it needs no decision.
 

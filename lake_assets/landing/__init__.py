@@ -1,5 +1,48 @@
 """Landing: messages of Kafka, through two independent zones of checked files, into raw tables.
 
-Folders, each of which may import those before it: files, manifest, consume, then operations, loading and erasure, then
-dagster. `landing_service` runs all of them.
+Folders, each of which may import those before it: files, manifest, consume, topics, repair, then tailing, operations,
+loading and erasure, then dagster. `landing_service` runs all of them, and `read` shows the rows that have landed.
 """
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from lake_assets.incremental.from_settings import Declared
+    from lake_assets.settings import Settings
+
+__all__ = ["read"]
+
+
+def read(
+    topic: str,
+    *,
+    open: bool = False,  # noqa: A002
+    pipeline: Declared | None = None,
+    settings: Settings | None = None,
+) -> list[dict[str, Any]]:
+    """Return the rows of a topic that have landed, from both zones, each once, in order of partition and offset.
+
+    Args:
+        topic: The topic.
+        open: Also return the rows of open files: what a zone has read within the last two seconds, at the latest.
+        pipeline: A `Pipeline`, or what `LAKE_PIPELINES` may name. Default: what that names.
+        settings: Of the home. Default: those of the process.
+
+    Returns:
+        A dict for each row: the columns of the raw table as Python values; `partition` and `offset` of the message;
+        `sent_at`, its own time in UTC; `open`, whether it is of an open file. A name that the table has as a column
+        begins with `_`. Rows of erased ids, dead letters and heartbeats are left out. All rows are in memory.
+
+    Raises:
+        UsageError: No raw table is fed by the topic.
+        LandingError: A file is damaged in each zone that has it.
+    """
+    from lake_assets.incremental.from_settings import declared_pipeline
+    from lake_assets.landing.reading import rows_of
+    from lake_assets.settings import settings as settings_of_process
+
+    found = settings or settings_of_process()
+    declared = declared_pipeline(found.pipelines if pipeline is None else pipeline, start=found.start)
+    return rows_of(found, declared, topic, open=open)

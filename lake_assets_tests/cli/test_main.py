@@ -24,7 +24,7 @@ audit backup catch-up check complete completion demo doctor down init inspect la
 new plan rebuild repair report restart restore sessions setup signal status up verify why erase
 engagement: accept changes dashboard dead-letters ingest init maintain metrics mutate reclaim retain simulate status
 erasure: certify
-landing: accept compact dead-letters init load page policy repair reshard run scrub simulate status tail verify
+landing: accept compact dead-letters init load page policy read repair reshard run scrub simulate status tail verify
 landing quarantine: discard list release
 serving: clean-up delete lineage list push query revert serve verify
 serving pinot: lineage list push revert

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import sqlite3
 import subprocess
 import sys
 import time
@@ -329,6 +330,67 @@ def test_a_scrub_while_data_arrive_is_done_once(shop: Shop) -> None:
     shop.lake("landing", "verify")
     assert files(shop, "a") == files(shop, "b")
     assert "another id" in shop.lake.refused("landing", "scrub", shop.topic, "c1", "--request", "r1")
+
+
+def test_open_files_are_read_and_gone_on_in(shop: Shop) -> None:
+    """A process lands, another one reads what it has read; the next one goes on, though a block is torn."""
+    shop.lake.environment["LAKE_LANDING_FILE_MESSAGES"] = "10"
+    with landing(shop):
+        shop.send(["o1", "o2", "o3"])
+        wait_until(lambda: len(read(shop, "--open")) == 3, 30)
+        assert read(shop) == []
+        shop.send(["o4"])
+        wait_until(lambda: len(read(shop, "--open")) == 4, 30)
+    four = [f"o{n}" for n in range(1, 5)]
+    assert [(row["order_id"], row["open"]) for row in read(shop, "--open")] == [(order, True) for order in four]
+    opened = shop.folder("a") / "open" / f"{shop.topic}.0"
+    opened.write_bytes(opened.read_bytes()[:-7])
+    assert len(read(shop, "--open")) == 4  # of the other zone
+    more = [f"p{n:02}" for n in range(10)]
+    shop.send(more)
+    assert shop.land("--no-heartbeats").code == 0
+    rows = read(shop, "--open")
+    assert [row["order_id"] for row in rows] == [*four, *more]
+    assert 0 < sum(not bool(row["open"]) for row in rows) < 14
+    assert [row for row in rows if not row["open"]] == read(shop)
+    assert files(shop, "a") == files(shop, "b")
+    shop.lake("landing", "verify")
+
+
+def test_an_open_file_goes_on_when_kafka_has_forgotten_what_is_in_it(shop: Shop) -> None:
+    shop.lake.environment["LAKE_LANDING_FILE_MESSAGES"] = "6"
+    shop.send(["o1", "o2", "o3"])
+    assert shop.land("--no-heartbeats").code == 0
+    shop.forget(3)
+    shop.send(["o4", "o5", "o6"])
+    assert shop.land("--no-heartbeats").code == 0
+    assert shop.orders() == [f"o{n}" for n in range(1, 7)]
+    shop.lake("landing", "verify")
+
+
+def test_an_erasure_takes_rows_out_of_open_files(shop: Shop) -> None:
+    shop.lake.environment["LAKE_LANDING_FILE_MESSAGES"] = "100"
+    with landing(shop):
+        shop.send(["o1", "o2"], customer="c1")
+        shop.send(["o3"], customer="c2")
+        wait_until(lambda: len(read(shop, "--open")) == 3, 30)
+        for _ in range(2):  # the second one does nothing, though Kafka has what has not landed yet
+            shop.lake("erase", "customer", "c1")
+        assert [row["order_id"] for row in read(shop, "--open")] == ["o3"]
+        for zone in "ab":
+            assert b'"c1"' not in (shop.folder(zone) / "open" / f"{shop.topic}.0").read_bytes()
+        with sqlite3.connect(shop.lake.home / "landing.db") as manifest:
+            assert manifest.execute("SELECT count(*) FROM landing_deletion").fetchone() == (1,)
+    shop.send(["o4"], customer="c1")
+    shop.lake("erase", "customer", "c2")
+    assert shop.land().code == 0
+    assert [row["order_id"] for row in read(shop, "--open")] == ["o4"]
+
+
+def read(shop: Shop, *words: str) -> list[dict[str, object]]:
+    """The rows that have landed, by the command."""
+    found: list[dict[str, object]] = shop.lake.json("landing", "read", shop.topic, *words)
+    return found
 
 
 def files(shop: Shop, zone: str) -> dict[str, bytes]:

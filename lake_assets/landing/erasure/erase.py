@@ -23,6 +23,8 @@ from lake_assets.incremental.engine.erasures import Erasure
 from lake_assets.incremental.erasure.erase import GRACE, Elsewhere
 from lake_assets.landing.consume.deletions import Scrub
 from lake_assets.landing.consume.messages import Feed, feeds
+from lake_assets.landing.files.records import Record
+from lake_assets.landing.files.zone_folder import Zone
 from lake_assets.landing.manifest.open_zones import landed_without_manifest, open_zones
 from lake_assets.landing.manifest.schema import ALL_STAGES, CURRENT_STAGES, files_of
 from lake_assets.landing.manifest.shared_state import DeletionRequest, SharedState
@@ -36,6 +38,8 @@ PATIENCE = timedelta(seconds=60)
 """How long an erasure waits for zones that are tailed to land what it has scrubbed in the other zone."""
 
 _PAUSE_SECONDS = 0.5
+_LOOKS = 6
+"""How often open files are looked at until they have what Kafka has."""
 
 MAX_PASSES = 3
 """How often both zones are scrubbed at the most, to include files that land while earlier files are scrubbed."""
@@ -191,11 +195,24 @@ class _TopicErasure:
             done = LandedErasure(scrubbed=scrubbed)
             for writer in self.writers:
                 done += self._remove_unscrubbed(writer, datetime.now(UTC))
+                done += self._wait_for_open_files(writer.zone)
             zones = [writer.zone.name for writer in self.writers]
             is_tailed = any(is_locked(self.settings.landing_folder, zone) for zone in zones)
             if not done.waits or not is_tailed or time.monotonic() > ends_at:
                 return done
             time.sleep(_PAUSE_SECONDS)
+
+    def _wait_for_open_files(self, zone: Zone) -> LandedErasure:
+        """Remove the open files that hold what is deleted, or let the process that tails the zone write them again."""
+        from lake_assets.landing.tailing.open_files import holding
+
+        requests = self.state.deletions(self.topic)
+        held = holding(zone, self.topic, self.by, requests) if requests else []
+        if held and is_locked(self.settings.landing_folder, zone.name):
+            return LandedErasure(waits=(f"{len(held)} open files of {self.topic} in zone {zone.name} hold it",))
+        for path in held:
+            path.unlink(missing_ok=True)  # Kafka has these messages
+        return LandedErasure(removed=len(held))
 
     def _remove_unscrubbed(self, writer: ZoneWriter, now: datetime) -> LandedErasure:
         zone = writer.zone.name
@@ -222,20 +239,40 @@ class _TopicErasure:
     def _requests_to_record(self, erasures: Sequence[Erasure], cut: Mapping[int, int]) -> Iterator[DeletionRequest]:
         """Yield the requests of erasures, but none if an earlier request covers every record that was sent."""
         from lake_assets.landing.consume.topic_watch import landed_ends
+        from lake_assets.landing.tailing.open_files import open_records
 
         recorded = self.state.deletions(self.topic)
-        landed = landed_ends(self.writers[0].manifest, self.topic)
-        has_more = any(end > landed.get(partition, 0) for partition, end in cut.items())
+        read: list[Record] = []
+        for _ in range(_LOOKS):
+            landed = landed_ends(self.writers[0].manifest, self.topic)
+            read = [
+                record
+                for writer in self.writers
+                for _, found in open_records(writer.zone, self.topic)
+                for record in found
+            ]
+            for record in read:
+                landed[record.partition] = max(record.offset + 1, landed.get(record.partition, 0))
+            has_more = any(end > landed.get(partition, 0) for partition, end in cut.items())
+            if not has_more or not recorded:
+                break
+            time.sleep(_PAUSE_SECONDS)  # a zone that is tailed has written them by then
         for erasure in erasures:
             request = replace(_request(self.topic, erasure), cut=cut)
             earlier = [found for found in recorded if found.id_hash == request.id_hash]
             if any(found.sent_through >= request.sent_through for found in earlier):
                 continue
-            if not earlier or has_more or self._has_records_since(earlier, request):
+            if not earlier or has_more or self._has_records_since(earlier, request, read):
                 yield request
 
-    def _has_records_since(self, earlier: Sequence[DeletionRequest], request: DeletionRequest) -> bool:
-        """Return whether a file has a record that a request deletes and no earlier one does."""
+    def _has_records_since(
+        self, earlier: Sequence[DeletionRequest], request: DeletionRequest, read: Sequence[Record]
+    ) -> bool:
+        """Return whether a file, or what was read into open ones, has a record that only this request deletes."""
+        for record in read:
+            for rule in (self.by.is_named, self.by.is_mentioned):
+                if rule(record, [request]) and not rule(record, earlier):
+                    return True
         for writer in self.writers:
             for file in files_of(writer.entries(self.topic, stages=CURRENT_STAGES)):
                 is_deleted = self.by.rule_for(dead_letters=file.holds_dead_letters)

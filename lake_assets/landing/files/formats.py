@@ -7,7 +7,9 @@ default, is fixed.
 from __future__ import annotations
 
 import hashlib
+import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
 from typing import IO, Any
 
 import fastavro
@@ -32,19 +34,17 @@ _HEADER = {
         {"name": "value", "type": ["null", "bytes"]},
     ],
 }
-_AVRO = fastavro.parse_schema(
-    {
-        "type": "record",
-        "name": "Record",
-        "fields": [
-            {"name": "partition", "type": "int"},
-            {"name": "offset", "type": "long"},
-            {"name": "timestamp", "type": "long"},
-            {"name": "key", "type": ["null", "bytes"]},
-            {"name": "value", "type": ["null", "bytes"]},
-            {"name": "headers", "type": {"type": "array", "items": _HEADER}},
-        ],
-    }
+_FIELDS = [
+    {"name": "partition", "type": "int"},
+    {"name": "offset", "type": "long"},
+    {"name": "timestamp", "type": "long"},
+    {"name": "key", "type": ["null", "bytes"]},
+    {"name": "value", "type": ["null", "bytes"]},
+    {"name": "headers", "type": {"type": "array", "items": _HEADER}},
+]
+_AVRO = fastavro.parse_schema({"type": "record", "name": "Record", "fields": _FIELDS})
+_CHECKED = fastavro.parse_schema(
+    {"type": "record", "name": "OpenRecord", "fields": [*_FIELDS, {"name": "check", "type": "long"}]}
 )
 _MARKER = hashlib.sha256(b"lake-assets landing").digest()[:16]
 _BLOCK_BYTES = 1 << 18
@@ -70,19 +70,47 @@ def read(kind: Kind, opened: IO[bytes]) -> Iterator[Record]:
     yield from _READERS[kind](opened)
 
 
+def append(opened: IO[bytes], records: Iterable[Record], metadata: Mapping[str, str]) -> None:
+    """Write records as one block at the end of an open Avro file, each with the CRC-32 of its canonical bytes.
+
+    Args:
+        opened: At its end, also readable. If it is empty, it gets a header with `metadata`.
+        records: In their order.
+        metadata: Name → text.
+    """
+    writer = Writer(opened, _CHECKED, codec="null", sync_interval=1 << 30, sync_marker=_MARKER, metadata=dict(metadata))
+    for record in records:
+        check = zlib.crc32(record.canonical)
+        writer.write({**record._asdict(), "headers": _header_dicts(record), "check": check})
+    writer.flush()
+    opened.flush()
+
+
+def read_appended(opened: IO[bytes]) -> tuple[dict[str, str], list[Record], int]:
+    """Return the metadata, the records of the whole blocks, and where the last of these ends.
+
+    A block that is torn or damaged, or follows one, is left out: a process writes it just now, or died when it did.
+    """
+    metadata: dict[str, str] = {}
+    records: list[Record] = []
+    end = 0
+    with suppress(Exception):  # fastavro raises many types
+        blocks = fastavro.block_reader(opened)
+        metadata = dict(blocks.metadata)
+        for block in blocks:
+            rows: list[Any] = list(block)
+            found = [_record(row) for row in rows]
+            if [row["check"] for row in rows] != [zlib.crc32(record.canonical) for record in found]:
+                break
+            records += found
+            end = block.offset + block.size
+    return metadata, records, end
+
+
 def _write_avro(opened: IO[bytes], records: Iterable[Record]) -> None:
     writer = Writer(opened, _AVRO, codec="null", sync_interval=_BLOCK_BYTES, sync_marker=_MARKER)
     for record in records:
-        writer.write(
-            {
-                "partition": record.partition,
-                "offset": record.offset,
-                "timestamp": record.timestamp,
-                "key": record.key,
-                "value": record.value,
-                "headers": _header_dicts(record),
-            }
-        )
+        writer.write({**record._asdict(), "headers": _header_dicts(record)})
     writer.flush()
 
 

@@ -27,6 +27,9 @@ from lake_assets.landing.files.records import Record
 ZONE = re.compile(r"[a-z][a-z0-9-]{0,15}")
 DRAFT = ".draft-"
 QUARANTINE = "quarantine"
+OPEN = "open"
+"""The folder of open files."""
+
 MARKER = "zone.json"
 """The file of a zone's folder that says which storage it is."""
 

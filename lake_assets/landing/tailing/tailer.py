@@ -5,9 +5,10 @@ on a clock, on the speed of reading or on restarts. So two zones close the same 
 
 A file that begins with heartbeats stays open for hours if nothing else comes. Its tail then says how far it has read.
 
-Failure model: an open file exists in memory alone. A process that dies loses it; the next one reads its messages again,
-from the offset after the last file in the manifest. Messages without a time or a distinct id, and those that are too
-large or cannot be decoded, are dead letters. They are closed together with the file, in a file of their own.
+Failure model: a process that dies leaves its open files (`open_files`), and the next one goes on in them; what they
+lack it reads again, at the latest from the offset after the last file in the manifest. Messages without a time or a
+distinct id, and those that are too large or cannot be decoded, are dead letters. They are closed together with the
+file, in a file of their own.
 """
 
 from __future__ import annotations
@@ -52,15 +53,17 @@ class Tail:
         feed: Of its topic.
         policies: Returns the cutover policies. It is called when a file begins, so new policies take effect.
         begin: The offset after the last closed file; None if there is none yet.
+        messages: Those of the open file, and whether each is a dead letter.
+        written: So many of them are on disk.
     """
 
     place: Place
     feed: Feed
     policies: Callable[[], Sequence[Policy]]
     begin: int | None
+    messages: list[tuple[Record, bool]] = field(default_factory=list, init=False)
+    written: int = field(default=0, init=False)
     _cutter: Cutter | None = field(default=None, init=False)
-    _records: list[Record] = field(default_factory=list, init=False)
-    _dead: list[Record] = field(default_factory=list, init=False)
     _policies: Sequence[Policy] = field(default=(), init=False)
     _policy: Policy | None = field(default=None, init=False)
     _is_idle: bool = field(default=True, init=False)
@@ -77,10 +80,7 @@ class Tail:
             self._policies = self.policies()
             self._policy = effective(self._policies, self.begin)
             self._cutter = Cutter(self._policy)
-        if self.feed.flaw_of(record, self._policies):
-            self._dead.append(record)
-        else:
-            self._records.append(record)
+        self.messages.append((record, self.feed.flaw_of(record, self._policies) is not None))
         span = self._cutter.add(record, is_heartbeat=is_heartbeat)
         return None if span is None else self._close(self.begin, span.last)
 
@@ -97,9 +97,9 @@ class Tail:
         return found
 
     def _idle_span(self) -> IdleSpan | None:
-        if not (self._is_idle and self._records and self._policy and self._policy.max_idle_ms):
+        if not (self._is_idle and self.messages and self._policy and self._policy.max_idle_ms):
             return None
-        last = self._records[-1]
+        last, _ = self.messages[-1]
         heartbeat = heartbeat_of(last.headers)
         assert isinstance(heartbeat, datetime)
         assert self.begin is not None
@@ -113,10 +113,12 @@ class Tail:
 
     def _close(self, first: int, last: int) -> Closed:
         # From the end of the last file, not from the first message: transactions leave offsets without a message.
-        closed = Closed(self.place, first, last, self._records, self._dead)
+        records = [record for record, is_dead in self.messages if not is_dead]
+        dead = [record for record, is_dead in self.messages if is_dead]
+        closed = Closed(self.place, first, last, records, dead)
         self.begin = last + 1
-        self._records = []
-        self._dead = []
+        self.messages = []
+        self.written = 0
         self._cutter = None
         self._is_idle = True
         return closed

@@ -19,7 +19,7 @@ from functools import partial
 from types import TracebackType
 from typing import Self
 
-from lake_assets.errors import DiskFull, LakeError, LandingError, OffsetsGone, ServiceError
+from lake_assets.errors import DiskFull, LakeError, LandingError, OffsetsGone, ServiceError, TopicRecreated
 from lake_assets.landing.consume.idle_spans import IdleSpan, record_idle
 from lake_assets.landing.consume.kafka_reader import Place, Reader, ends_of, existing_partitions
 from lake_assets.landing.consume.messages import Feed
@@ -31,6 +31,7 @@ from lake_assets.landing.manifest.shared_state import SharedState
 from lake_assets.landing.manifest.zone_writer import ZoneWriter
 from lake_assets.landing.tailing.delivery import Delivery
 from lake_assets.landing.tailing.intake import IntakeCounter
+from lake_assets.landing.tailing.open_files import OpenFiles
 from lake_assets.landing.tailing.refetch import Source, fill, forgotten_files, lost_files, missing_files
 from lake_assets.landing.tailing.starts import Start, starts_of
 from lake_assets.landing.tailing.tailer import Closed, Tail, step
@@ -103,6 +104,7 @@ class ZoneTailer:
         self._epochs: dict[str, Epoch] = {}
         self._starts: dict[Place, Start] = {}
         self._tails: dict[Place, Tail] = {}
+        self._open_files = OpenFiles(delivery.writer, delivery.scrubs, self._epochs)
         self._counter = IntakeCounter(servers, self._bases)
         self._delivery = replace(delivery, count_given=self._counter)
         self._ids = IdCheck(servers, self._epochs)
@@ -130,6 +132,8 @@ class ZoneTailer:
     ) -> None:
         self._reader.__exit__(kind, error, trace)
         self._counter.close()
+        if error is None:
+            self._open_files.write(self._tails)
 
     def step(self, *, seconds: float = _READ_SECONDS) -> int:
         """Read once, wait for `seconds` at most, and land the files that close; return the number of messages."""
@@ -143,6 +147,7 @@ class ZoneTailer:
             seconds=seconds,
         )
         self.messages += count
+        self._open_files.write_if_due(self._tails)
         if count:
             self._record_idle()
         return count
@@ -216,6 +221,7 @@ class ZoneTailer:
     def _forget(self, places: Collection[Place]) -> None:
         self._reader.remove(places)
         for place in places:
+            self._open_files.drop(place)
             self._starts.pop(place, None)
             self._tails.pop(place, None)
             self._bases.pop(place, None)
@@ -248,15 +254,31 @@ class ZoneTailer:
             self._bases[place] = self._epochs[place.topic].base(place.partition)
         self._starts.update(new)
         self._tails.update(_tails(new, self._feeds, SharedState(writer.manifest), self._policy))
-        self._stop_at_once(new, watched)
-        begun = {place: start.offset for place, start in new.items() if place in self._tails}
+        begun = {place: self._resume(place, start.offset) for place, start in new.items()}
+        self._stop_at_once(begun, watched)
+        begun = {place: offset for place, offset in begun.items() if place in self._tails}
         self._forget_stops(begun)
         return begun
 
+    def _resume(self, place: Place, begin: int | None) -> int | None:
+        """Go on in the open file of a partition; return the offset to read from."""
+        for record in self._open_files.resume(place, begin):
+            tail = self._tails.get(place)
+            closed = tail.take(record) if tail else None
+            if closed:
+                self._take(closed)
+            begin = record.offset + 1
+        if place in self._tails:
+            self._tails[place].written = len(self._tails[place].messages)
+        return begin
+
     def _take(self, closed: Closed) -> None:
         start = self._starts[closed.place]
-        if closed.place in self.stopped or start.has_landed(closed):
-            return  # the latter after a gap that was just filled: landed before, and maybe compacted since
+        if closed.place in self.stopped:
+            return
+        if start.has_landed(closed):  # after a gap that was just filled: landed before, and maybe compacted since
+            self._open_files.drop(closed.place)
+            return
         try:
             self._require_same_topic(closed.place)
             self._delivery.take(start.without_landed_dead_letters(closed))
@@ -265,6 +287,7 @@ class ZoneTailer:
         except LandingError as error:
             self._stop(closed.place, error)
         else:
+            self._open_files.drop(closed.place)
             self.files += 1
 
     def _require_same_topic(self, place: Place) -> None:
@@ -288,16 +311,18 @@ class ZoneTailer:
         self._stops.record(self.zone, place.topic, place.partition, error, now=self._delivery.clock())
         self._alarm(f"zone {self.zone}: stopped at {place.topic} partition {place.partition}: {error}")
         self._tails.pop(place, None)
+        if not isinstance(error, OffsetsGone | TopicRecreated | ServiceError):
+            self._open_files.drop(place)  # another start reads these messages from Kafka again
 
-    def _stop_at_once(self, new: Mapping[Place, Start], watched: Mapping[str, WatchedTopic]) -> None:
+    def _stop_at_once(self, begun: Mapping[Place, int | None], watched: Mapping[str, WatchedTopic]) -> None:
         """Stop the partitions that cannot continue: of another topic, or at an offset that Kafka has removed."""
-        for place, start in new.items():
+        for place, offset in begun.items():
             topic = watched[place.topic]
             earliest = topic.earliest.get(place.partition, 0)
             if topic.replaced:
                 self._note_stop(place, topic.replaced)
-            elif start.offset is not None and start.offset < earliest:
-                self._note_stop(place, OffsetsGone(*place, expected=start.offset, earliest=earliest))
+            elif offset is not None and offset < earliest:
+                self._note_stop(place, OffsetsGone(*place, expected=offset, earliest=earliest))
 
     def _forget_stops(self, begun: Collection[Place]) -> None:
         """Forget the former stops of the partitions that continue now."""

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
+from typing import Any
 
 from lake_assets.base.hours import hour_key
 from lake_assets.landing.loading.dead_letters import DeadLetters, LandedAgain
@@ -71,6 +73,19 @@ def dead_letters(found: DeadLetters) -> Iterator[Part]:
         return
     yield found.sentence
     yield f"→ {found.remedy}"
+
+
+def landed_rows(rows: Sequence[Mapping[str, Any]]) -> TableView[Mapping[str, Any]]:
+    """Return a view of rows that have landed: a column for each of theirs."""
+    columns = [Column(name, partial(_landed_cell, name)) for name in (rows[0] if rows else ())]
+    return TableView(columns, empty="No row has landed.")
+
+
+def _landed_cell(name: str, row: Mapping[str, Any]) -> str:
+    value = row[name]
+    if isinstance(value, bool):
+        return name if value else ""
+    return "" if value is None else str(value)[:SHOWN_CHARACTERS]
 
 
 def landed_again(table: str, done: LandedAgain) -> str:

@@ -1,0 +1,87 @@
+"""Reading the rows of a topic as its zones have them, closed files and open ones."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING, Any
+
+from lake_assets.base.hours import from_milliseconds
+from lake_assets.errors import FileDamaged
+from lake_assets.landing.consume.messages import feed_of, feeds
+from lake_assets.landing.files.checksum import Tally
+from lake_assets.landing.files.entries import DataFile, identity_of
+from lake_assets.landing.files.records import Record
+from lake_assets.landing.files.zone_folder import Zone
+from lake_assets.landing.manifest.open_zones import open_zones
+from lake_assets.landing.manifest.schema import files_of
+from lake_assets.landing.manifest.shared_state import SharedState
+from lake_assets.landing.manifest.store import has_landed
+from lake_assets.landing.tailing.open_files import open_records
+from lake_assets.landing.tailing.open_tailer import scrub_by
+
+if TYPE_CHECKING:
+    from lake_assets.incremental.declaration import Pipeline
+    from lake_assets.settings import Settings
+
+
+def rows_of(settings: Settings, pipeline: Pipeline, topic: str, *, open: bool = False) -> list[dict[str, Any]]:  # noqa: A002
+    """Return the rows of a topic, as `landing.read` does.
+
+    Raises:
+        UsageError: No raw table is fed by the topic.
+        FileDamaged: A file is damaged in each zone that has it.
+    """
+    feed = feed_of(feeds(pipeline, prefix=settings.landing_prefix, max_bytes=settings.landing_message_bytes), topic)
+    if not has_landed(settings):
+        return []
+    writers = open_zones(settings)
+    zones = {writer.zone.name: writer.zone for writer in writers}
+    state = SharedState(writers[0].manifest)
+    # Open files are read first: one that closes meanwhile is among the closed ones then.
+    opened = [record for zone in zones.values() if open for _, found in open_records(zone, topic) for record in found]
+    closed: dict[tuple[int, int], Record] = {}
+    landed: list[DataFile] = files_of(writers[0].manifest.entries(topic=topic))
+    for record in _records(zones, landed):
+        closed[record.partition, record.offset] = record
+    ends: dict[int, int] = defaultdict(int)
+    for file in landed:
+        for partition, (_, last) in file.ranges.items():
+            ends[partition] = max(ends[partition], last + 1)
+    policies = {partition: state.policies(topic, partition) for partition in {record.partition for record in opened}}
+    fresh = {}
+    for record in opened:
+        place = record.partition, record.offset
+        if record.offset >= ends[record.partition] and not feed.flaw_of(record, policies[record.partition]):
+            fresh[place] = record
+    scrub, requests = scrub_by(settings, feed), state.deletions(topic)
+    found = []
+    for place, record in sorted({**closed, **fresh}.items()):
+        row = feed.parse_landed(record.value)
+        if isinstance(row, str) or next(scrub.kept([record], requests, Tally(), dead_letters=False), None) is None:
+            continue  # a heartbeat, or a row that is deleted
+        told = {
+            "partition": record.partition,
+            "offset": record.offset,
+            "sent_at": from_milliseconds(record.timestamp),
+            "open": place in fresh,
+        }
+        found.append({**{f"_{name}" if name in row else name: value for name, value in told.items()}, **row})
+    return found
+
+
+def _records(zones: dict[str, Zone], files: Iterable[DataFile]) -> Iterator[Record]:
+    """Yield the records of files of rows, of equal files of two zones once, from the zone where the file is sound."""
+    equal: dict[str, list[DataFile]] = {}
+    for file in files:
+        if not file.holds_dead_letters:
+            equal.setdefault(identity_of(file), []).append(file)
+    for several in equal.values():
+        for number, file in enumerate(several, 1):
+            try:
+                yield from list(zones[file.zone].records(file))
+            except FileDamaged:
+                if number == len(several):
+                    raise
+            else:
+                break
