@@ -25,15 +25,22 @@ from kazoo.client import KazooClient
 from lake_assets.coordination import zookeeper_client
 from lake_assets.services.service import free_port, running
 from lake_assets.services.zookeeper import zookeeper
-from lake_assets.serving.endpoints.query import QueryLimits, query
-from lake_assets.serving.lineage.lineage import Change, LineageEntry, SegmentLineage, State, routed
-from lake_assets.serving.lineage.protocol import end_replace, revert_replace, start_replace
-from lake_assets.serving.lineage.registry import Decide, Registry, States
-from lake_assets.serving.lineage.retention import clean_up
-from lake_assets.serving.lineage.znrecord import SegmentInfo
+from lake_assets.serving.lineage import (
+    Change,
+    LineageEntry,
+    SegmentLineage,
+    State,
+    clean_up,
+    end_replace,
+    revert_replace,
+    routed,
+    start_replace,
+)
+from lake_assets.serving.push import Writer
+from lake_assets.serving.query import QueryLimits, query
+from lake_assets.serving.registry import Decide, Registry, SegmentInfo, States
 from lake_assets.serving.served_tables import Serving, open_serving
-from lake_assets.serving.store.push import Policy
-from lake_assets.serving.store.writer import Writer
+from lake_assets.serving.store import Policy
 from lake_assets.settings import Settings
 
 SEGMENTS = 1_000

@@ -18,7 +18,7 @@ from lake_assets.incremental.engine.engine import utc_now
 from lake_assets.incremental.from_settings import open_pipeline
 from lake_assets.landing.consume.messages import feeds
 from lake_assets.resources import lake_resources
-from lake_assets.serving.store.sources import metrics_sources, pipeline_sources
+from lake_assets.serving.sources import metrics_sources, pipeline_sources
 from lake_assets.settings import settings
 
 _settings = settings()
@@ -52,7 +52,7 @@ def _tables() -> dg.Definitions:
 
 
 def _serving() -> dg.Definitions:
-    from lake_assets.serving.dagster.assets import serving_definitions
+    from lake_assets.serving.dagster import serving_definitions
 
     sources = pipeline_sources(_pipeline)
     if installed("landing"):  # otherwise there are no engagement lakes

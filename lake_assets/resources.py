@@ -29,7 +29,7 @@ def lake_resources(chosen: Settings | None = None, **fields: str) -> dict[str, d
     """
     from lake_assets.engagement.dagster.resource import EngagementResource
     from lake_assets.incremental.dagster.lake_resource import LAKE, LakeResource
-    from lake_assets.serving.dagster.resource import ServingResource
+    from lake_assets.serving.dagster import ServingResource
 
     kinds: dict[str, Any] = {
         LAKE: LakeResource,

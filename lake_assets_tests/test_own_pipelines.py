@@ -26,7 +26,7 @@ from lake_assets.incremental.operations.alerts import Webhook
 from lake_assets.incremental.sql.files import StoredColumns, columns_file, fingerprint, write_columns
 from lake_assets.landing.consume.messages import feed_of, feeds
 from lake_assets.landing.dagster.assets import landing_definitions
-from lake_assets.serving.dagster.assets import serving_definitions
+from lake_assets.serving.dagster import serving_definitions
 from lake_assets.settings import PROJECT, Settings
 from lake_assets_tests.doors.lake_door import LakeDoor
 from lake_assets_tests.incremental.sql.folders import open_all

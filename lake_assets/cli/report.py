@@ -108,11 +108,11 @@ def _is_target_problem(found: Finding) -> bool:
 
 def demo(
     of: Annotated[
-        Literal["membership", "engagement", "landing"],
+        Literal["membership", "engagement", "landing", "serving"],
         typer.Argument(
             metavar="DEMO",
-            help="What to demonstrate: the whole platform (membership), an engagement lake (engagement), or the two "
-            "zones of landed files (landing).",
+            help="What to demonstrate: the whole platform (membership), an engagement lake (engagement), the two zones "
+            "of landed files (landing), or a push and its rollback (serving).",
         ),
     ] = "membership",
     keep_up: Annotated[
@@ -130,6 +130,10 @@ def demo(
         from lake_assets.demo import landing
 
         passed = landing.run()
+    elif of == "serving":
+        from lake_assets.demo import serving
+
+        passed = serving.run()
     else:
         from lake_assets.demo import membership
 

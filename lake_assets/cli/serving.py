@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from contextlib import AbstractContextManager, suppress
-from datetime import datetime
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 from uuid import uuid4
@@ -18,11 +18,10 @@ from lake_assets.settings import settings
 if TYPE_CHECKING:
     from lake_assets.incremental.erasure.certificate import FileSource
     from lake_assets.incremental.operations.health import Problem
-    from lake_assets.serving.erasure.erase import OutdatedSegments
     from lake_assets.serving.served_tables import Serving
-    from lake_assets.serving.store.groups import PushGroup
-    from lake_assets.serving.store.sources import Source
-    from lake_assets.serving.verification.verify import VerifiedTable
+    from lake_assets.serving.sources import PushGroup, Source
+    from lake_assets.serving.store import Store
+    from lake_assets.serving.upkeep import OutdatedSegments, VerifiedTable
 
 PUSH_ID_LENGTH = 12
 
@@ -66,9 +65,8 @@ def push(
     Readers see the new snapshots of all tables of a push group at the same moment.
     """
     from lake_assets.connections.catalog import open_catalog
-    from lake_assets.incremental.engine.engine import utc_now
     from lake_assets.pages.terminal import serving as views
-    from lake_assets.serving.store.sources import from_parquet
+    from lake_assets.serving.sources import from_parquet
 
     address = _controller(controller)
     if address:
@@ -76,7 +74,7 @@ def push(
             raise UsageError("A push by a controller needs its files.", remedy="Name them: --file rows.parquet.")
         pinot_push(table, file, force=force, new_schema=new_schema, as_json=as_json, controller=address)
         return
-    as_of = utc_now()
+    as_of = datetime.now(UTC)
     heads: dict[str, str | None] = {}
     if file:
         tables = {table: from_parquet(*file)}
@@ -100,9 +98,9 @@ def push(
 def list_tables(as_json: AsJson = False) -> None:
     """List the served tables: what readers see of each one, and how much is stored."""
     from lake_assets.pages.terminal import serving as views
-    from lake_assets.serving.store.status import table_status
+    from lake_assets.serving.store import table_status
 
-    with _open_serving() as found:
+    with _open_store() as found:
         tables = [table_status(found.registry, name) for name in found.registry.tables()]
     render(tables, views.SERVED, as_json=as_json)
 
@@ -117,8 +115,8 @@ def query(
 ) -> None:
     """Run a SELECT on the present snapshot of TABLE."""
     from lake_assets.pages.terminal import serving as views
-    from lake_assets.serving.endpoints import query
-    from lake_assets.serving.endpoints.sql import tables_of
+    from lake_assets.serving import query
+    from lake_assets.serving.query import tables_of
 
     if table.lower() not in tables_of(sql):
         raise UsageError(f"The query does not read {table}.", remedy=f'Write it as "select ... from {table}".')
@@ -131,13 +129,13 @@ def query(
 def lineage(table: TableName, controller: Controller = None, as_json: AsJson = False) -> None:
     """List the pushes of TABLE, newest first, and which of them can be reverted."""
     from lake_assets.pages.terminal import serving as views
-    from lake_assets.serving.store.status import lineage_status
+    from lake_assets.serving.store import lineage_status
 
     address = _controller(controller)
     if address:
         pinot_lineage(table, as_json=as_json, controller=address)
         return
-    with _open_serving() as found:
+    with _open_store() as found:
         entries = lineage_status(found.registry, table)
     render(entries, views.LINEAGE, as_json=as_json)
 
@@ -155,7 +153,7 @@ def revert(
     controller: Controller = None,
 ) -> None:
     """Restore the snapshot of TABLE that a push replaced. Refused if a subject was erased since that snapshot."""
-    from lake_assets.serving.store.status import in_sight
+    from lake_assets.serving.store import in_sight
 
     address = _controller(controller)
     if address:
@@ -165,8 +163,8 @@ def revert(
         return
     entries = _entries([f"{table}={entry_id}", *(others or [])])
     erased_at = _last_erasure()
-    with _open_serving() as found:
-        changes = found.writer.revert_all(entries, force=force, later=later, erased_at=erased_at)
+    with _open_store() as found:
+        changes = found.revert_all(entries, force=force, later=later, erased_at=erased_at)
         sights = {name: in_sight(found.registry, name) for name in changes}
     for name, change in changes.items():
         segments = counted(len(change.deletions), "segment")
@@ -180,9 +178,11 @@ def clean_up(table: TableName) -> None:
 
     The first run deletes the segments of an old push, the second one removes the push from the lineage.
     """
+    from lake_assets.serving.served_tables import retention_of
+
     erased_at = _last_erasure()
-    with _open_serving() as found:
-        change = found.writer.clean_up(table, retention=found.retention, erased_at=erased_at)
+    with _open_store() as found:
+        change = found.clean_up(table, retention=retention_of(settings()), erased_at=erased_at)
     typer.echo(f"{table}: {counted(len(change.deletions), 'segment')} deleted.")
 
 
@@ -192,8 +192,8 @@ def delete(
     segments: Annotated[list[str], typer.Argument(metavar="SEGMENT...", help="The names of the segments.")],
 ) -> None:
     """Delete unused segments of TABLE. Refused for segments that readers see or that the lineage names."""
-    with _open_serving() as found:
-        change = found.writer.delete(table, segments)
+    with _open_store() as found:
+        change = found.delete(table, segments)
     typer.echo(f"{table}: {counted(len(change.deletions), 'segment')} deleted.")
 
 
@@ -215,12 +215,12 @@ def verify(
     The exit code is 1 if a segment is damaged, and was not restored.
     """
     from lake_assets.pages.terminal import serving as views
-    from lake_assets.serving.verification.verify import verify_table
+    from lake_assets.serving.upkeep import verify_table
 
     if copies and not repair:
         raise UsageError("--copies was given without --repair.", remedy="Add --repair, or leave out --copies.")
     checked = []
-    with _open_serving() as found:
+    with _open_store() as found:
         for table in tables or found.registry.tables():
             verified = verify_table(found.registry, found.files, table)
             checked.append(_repaired(found, verified, copies) if repair else verified)
@@ -235,8 +235,8 @@ def serve() -> None:
 
     With LAKE_SERVING_TOKEN, it also pushes and reverts by the calls of a controller of Apache Pinot: /segments.
     """
-    from lake_assets.serving.endpoints.http import endpoint
-    from lake_assets.serving.endpoints.server import serve as serve_http
+    from lake_assets.serving.http import endpoint
+    from lake_assets.serving.http import serve as serve_http
 
     found = settings()
     with _open_serving() as opened:
@@ -259,7 +259,7 @@ def pinot_push(
 ) -> None:
     """Replace the segments of TABLE in the cluster by FILE..., all at once. A push that fails is reverted."""
     from lake_assets.pages.terminal import serving as views
-    from lake_assets.serving.endpoints.pinot import pinot_at
+    from lake_assets.serving.pinot import pinot_at
 
     with pinot_at(settings(), controller) as cluster:
         done = cluster.push(table, archives, force=force, new_schema=new_schema)
@@ -270,7 +270,7 @@ def pinot_push(
 def pinot_list(table: TableName, as_json: AsJson = False, controller: Controller = None) -> None:
     """List the segments of TABLE that queries of the cluster see."""
     from lake_assets.pages.terminal import serving as views
-    from lake_assets.serving.endpoints.pinot import pinot_at
+    from lake_assets.serving.pinot import pinot_at
 
     with pinot_at(settings(), controller) as cluster:
         found = cluster.segments(table)
@@ -281,7 +281,7 @@ def pinot_list(table: TableName, as_json: AsJson = False, controller: Controller
 def pinot_lineage(table: TableName, as_json: AsJson = False, controller: Controller = None) -> None:
     """List the pushes of TABLE in the cluster, newest first, and which of them can be reverted."""
     from lake_assets.pages.terminal import serving as views
-    from lake_assets.serving.endpoints.pinot import pinot_at
+    from lake_assets.serving.pinot import pinot_at
 
     with pinot_at(settings(), controller) as cluster:
         found = cluster.lineage(table)
@@ -296,7 +296,7 @@ def pinot_revert(
     controller: Controller = None,
 ) -> None:
     """Restore the segments of TABLE that a push replaced. Not refused after an erasure: the cluster records none."""
-    from lake_assets.serving.endpoints.pinot import pinot_at
+    from lake_assets.serving.pinot import pinot_at
 
     with pinot_at(settings(), controller) as cluster:
         cluster.revert(table, entry_id, force=force)
@@ -340,8 +340,8 @@ def _quotas() -> dict[str, int | None]:
 def delete_replaced() -> list[OutdatedSegments]:
     """Return the segments that are older than the last erasure. If ZooKeeper runs, delete the replaced ones first."""
     from lake_assets.connections.addresses import zookeeper_address
-    from lake_assets.serving.erasure.erase import delete_replaced, stored_before
-    from lake_assets.serving.store.files import SegmentFiles
+    from lake_assets.serving.store import SegmentFiles
+    from lake_assets.serving.upkeep import delete_replaced, stored_before
 
     erased_at = _last_erasure()
     files = SegmentFiles(settings().segments)
@@ -355,7 +355,7 @@ def delete_replaced() -> list[OutdatedSegments]:
 
 def searched_folders() -> list[FileSource]:
     """Return the segments that `lake erasure certify` searches."""
-    from lake_assets.serving.erasure.certificate import segment_folders
+    from lake_assets.serving.upkeep import segment_folders
 
     try:
         with _open_serving() as found:
@@ -366,7 +366,7 @@ def searched_folders() -> list[FileSource]:
 
 
 def _group(name: str) -> PushGroup:
-    from lake_assets.serving.store.groups import group_named, push_groups
+    from lake_assets.serving.sources import group_named, push_groups
 
     return group_named(name, push_groups(_sources(), settings().serving_groups))
 
@@ -374,18 +374,17 @@ def _group(name: str) -> PushGroup:
 def _sources() -> list[Source]:
     from lake_assets.engagement.model.lakes import metrics_locations
     from lake_assets.incremental.from_settings import open_pipeline
-    from lake_assets.serving.store.sources import metrics_sources, pipeline_sources
+    from lake_assets.serving.sources import metrics_sources, pipeline_sources
 
     found = settings()
     return [*pipeline_sources(open_pipeline(found)), *metrics_sources(metrics_locations(found))]
 
 
-def _repaired(found: Serving, verified: VerifiedTable, copies: Path | None) -> VerifiedTable:
+def _repaired(found: Store, verified: VerifiedTable, copies: Path | None) -> VerifiedTable:
     """Restore what can be restored; return the rest as damaged."""
     from lake_assets.connections.catalog import open_catalog
-    from lake_assets.serving.store.files import SegmentFiles
-    from lake_assets.serving.verification.restore import restore_from_copies, restore_from_source
-    from lake_assets.serving.verification.verify import without
+    from lake_assets.serving.store import SegmentFiles
+    from lake_assets.serving.upkeep import restore_from_copies, restore_from_source, without
 
     table = verified.table
     left = verified
@@ -414,8 +413,13 @@ def _last_erasure() -> datetime | None:
     return last_erasure(open_catalog(settings()))
 
 
+def _open_store() -> AbstractContextManager[Store]:
+    from lake_assets.serving.served_tables import store_at
+
+    return store_at(zookeeper_hosts(), settings(), clock=lambda: datetime.now(UTC))
+
+
 def _open_serving() -> AbstractContextManager[Serving]:
-    from lake_assets.incremental.engine.engine import utc_now
     from lake_assets.serving.served_tables import serving_at
 
-    return serving_at(zookeeper_hosts(), settings(), clock=utc_now)
+    return serving_at(zookeeper_hosts(), settings(), clock=lambda: datetime.now(UTC))

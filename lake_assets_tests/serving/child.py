@@ -7,7 +7,7 @@ from itertools import count
 from pathlib import Path
 
 from lake_assets.errors import ServingError
-from lake_assets.serving.endpoints.query import QueryLimits, query
+from lake_assets.serving.query import QueryLimits, query
 from lake_assets_tests.processes import Child
 from lake_assets_tests.serving.scenario import AT_ONCE, World, world
 

@@ -17,9 +17,8 @@ from pathlib import Path
 from typing import Any
 
 from lake_assets.serving.errors import UploadStopped
-from lake_assets.serving.store.files import PARTIAL, SegmentFiles
-from lake_assets.serving.store.push import Policy
-from lake_assets.serving.store.writer import Writer
+from lake_assets.serving.push import Writer
+from lake_assets.serving.store import PARTIAL, Policy, SegmentFiles
 from lake_assets_tests.serving.scenario import ROWS, SEGMENTS, World, fresh_name, now, world
 
 SIZE = "256k"

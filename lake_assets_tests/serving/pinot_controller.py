@@ -1,6 +1,6 @@
 """A stand-in for the controller of a Pinot cluster: a real HTTP server that answers the calls as Pinot documents them.
 
-It keeps the lineage by `lake_assets.serving.lineage.protocol`. It is not Pinot: no server loads the segments that it
+It keeps the lineage by `lake_assets.serving.lineage`. It is not Pinot: no server loads the segments that it
 is given.
 """
 
@@ -21,8 +21,7 @@ from fastapi import FastAPI, HTTPException, Query, Request, Response
 from pydantic import BaseModel, Field
 
 from lake_assets.errors import ServingError
-from lake_assets.serving.lineage.lineage import Change, SegmentLineage, routed
-from lake_assets.serving.lineage.protocol import end_replace, revert_replace, start_replace
+from lake_assets.serving.lineage import Change, SegmentLineage, end_replace, revert_replace, routed, start_replace
 from lake_assets_tests.serving.scenario import now
 
 SECRET = "Basic c2VjcmV0"

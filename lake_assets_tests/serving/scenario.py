@@ -13,15 +13,11 @@ import pyarrow as pa
 from kazoo.client import KazooClient
 
 from lake_assets.coordination import zookeeper_client
-from lake_assets.serving.endpoints.broker import Broker
-from lake_assets.serving.endpoints.query import QueryLimits, query
-from lake_assets.serving.lineage.lineage import State
-from lake_assets.serving.lineage.registry import Registry
-from lake_assets.serving.lineage.retention import Retention
-from lake_assets.serving.store.files import SegmentFiles
-from lake_assets.serving.store.leases import Leases
-from lake_assets.serving.store.push import Policy, PushReport
-from lake_assets.serving.store.writer import Writer
+from lake_assets.serving.lineage import Retention, State
+from lake_assets.serving.push import PushReport, Writer
+from lake_assets.serving.query import Broker, QueryLimits, query
+from lake_assets.serving.registry import Registry
+from lake_assets.serving.store import Leases, Policy, SegmentFiles
 
 ROWS, SEGMENTS = 40, 4
 LIMITS = QueryLimits(seconds=10, threads=1)

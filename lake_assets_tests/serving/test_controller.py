@@ -24,7 +24,7 @@ from lake_assets.cli.serving import serving as commands
 from lake_assets.connections.spark import spark_home
 from lake_assets.errors import LakeError
 from lake_assets.services.bootstrap import java_command
-from lake_assets.serving.endpoints.http import endpoint
+from lake_assets.serving.http import endpoint
 from lake_assets.serving.served_tables import open_serving
 from lake_assets.settings import PROJECT, Settings, settings
 from lake_assets_tests.serving.scenario import World, now, snapshot

@@ -18,7 +18,6 @@ from kazoo.retry import RetryFailedError
 
 from lake_assets.coordination import zookeeper_client
 from lake_assets.errors import UsageError
-from lake_assets.serving.endpoints.query import query
 from lake_assets.serving.errors import (
     ColumnsChanged,
     EntryReverted,
@@ -37,18 +36,13 @@ from lake_assets.serving.errors import (
     UnknownEntry,
     UploadDamaged,
 )
-from lake_assets.serving.lineage.lineage import Change, State
-from lake_assets.serving.lineage.protocol import end_replace, start_replace
-from lake_assets.serving.lineage.registry import LINEAGE, Registry, States
-from lake_assets.serving.lineage.registry import SEGMENTS as SEGMENT_NODES
-from lake_assets.serving.lineage.retention import Retention
-from lake_assets.serving.lineage.znrecord import SegmentInfo
+from lake_assets.serving.lineage import Change, Retention, State, end_replace, start_replace
+from lake_assets.serving.push import Writer
+from lake_assets.serving.query import query
+from lake_assets.serving.registry import LINEAGE, Registry, SegmentInfo, States
+from lake_assets.serving.registry import SEGMENTS as SEGMENT_NODES
 from lake_assets.serving.served_tables import open_serving
-from lake_assets.serving.store.drafts import push_of
-from lake_assets.serving.store.files import SegmentFiles
-from lake_assets.serving.store.push import Policy
-from lake_assets.serving.store.status import lineage_status, switched_with
-from lake_assets.serving.store.writer import Writer
+from lake_assets.serving.store import Policy, SegmentFiles, lineage_status, push_of, switched_with
 from lake_assets.settings import Settings
 from lake_assets_tests.coordination.conftest import Ensemble
 from lake_assets_tests.coordination.lossy import CREATE, EXISTS, TRANSACTION, lossy_line

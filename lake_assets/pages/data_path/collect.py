@@ -10,7 +10,7 @@ from lake_assets.pages.data_path.landing import LandingState
 from lake_assets.pages.data_path.serving import serving_stages
 from lake_assets.pages.data_path.stages import DataPath, Stage, read_stage
 from lake_assets.pages.data_path.targets import target_facts
-from lake_assets.serving.store.sources import pipeline_sources
+from lake_assets.serving.sources import pipeline_sources
 from lake_assets.settings import Settings
 
 NOTHING_LANDED = "Nothing has landed: `lake landing run`."

@@ -18,11 +18,11 @@ from lake_assets.pages.data_path.stages import (
     problem_of,
     read_stage,
 )
-from lake_assets.serving.lineage.lineage import State
-from lake_assets.serving.lineage.registry import Registry
+from lake_assets.serving.lineage import State
+from lake_assets.serving.registry import Registry
 from lake_assets.serving.served_tables import serving_at
-from lake_assets.serving.store.sources import Source, metrics_sources, pipeline_sources
-from lake_assets.serving.store.status import (
+from lake_assets.serving.sources import Source, metrics_sources, pipeline_sources
+from lake_assets.serving.store import (
     EntryStatus,
     lineage_status,
     switched_with,

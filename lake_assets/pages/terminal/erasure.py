@@ -16,7 +16,7 @@ from lake_assets.incremental.erasure.erase import ErasureReport
 from lake_assets.landing.erasure.erase import LandedErasure
 from lake_assets.pages.terminal import serving
 from lake_assets.pages.terminal.render import Part, failed, faint, show, succeeded, warning
-from lake_assets.serving.erasure.erase import OutdatedSegments
+from lake_assets.serving.upkeep import OutdatedSegments
 
 _OF_TEXTS = (
     "An erasure deletes rows by their columns of ids. Change or delete this text where it comes from, or add the "

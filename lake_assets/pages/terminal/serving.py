@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING
 
 from lake_assets.pages.terminal.render import (
     Column,
@@ -15,12 +16,14 @@ from lake_assets.pages.terminal.render import (
     succeeded,
     warning,
 )
-from lake_assets.serving.endpoints.pinot import PinotPush
-from lake_assets.serving.endpoints.query import Result
-from lake_assets.serving.erasure.erase import OutdatedSegments
-from lake_assets.serving.store.push import PushReport
-from lake_assets.serving.store.status import EntryStatus, TableStatus, way_back
-from lake_assets.serving.verification.verify import VerifiedTable
+from lake_assets.serving.store import EntryStatus, TableStatus, way_back
+
+if TYPE_CHECKING:
+    from lake_assets.serving.pinot import PinotPush
+    from lake_assets.serving.push import PushReport
+    from lake_assets.serving.query import Result
+    from lake_assets.serving.upkeep import OutdatedSegments, VerifiedTable
+
 
 SERVED: TableView[TableStatus] = TableView(
     (

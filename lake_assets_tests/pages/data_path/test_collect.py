@@ -33,9 +33,9 @@ from lake_assets.pages.data_path.collect import data_path
 from lake_assets.pages.data_path.landing import BAD_FILES
 from lake_assets.pages.data_path.serving import LAST_PUSHES
 from lake_assets.pages.data_path.stages import DataPath, Fact, Stage
+from lake_assets.serving.push import PushReport
 from lake_assets.serving.served_tables import serving_at
-from lake_assets.serving.store.push import PushReport
-from lake_assets.serving.store.sources import metrics_sources
+from lake_assets.serving.sources import metrics_sources
 from lake_assets.settings import Settings
 from lake_assets_tests.incremental.scenario import START, signup
 from lake_assets_tests.serving.scenario import fresh_name

@@ -1,0 +1,555 @@
+"""Pushes: rows become segments, and segments replace those of a served table, all of them in one switch.
+
+A push is started, with the names of all its segments, before any of them is uploaded: a segment that no entry names
+would be routed at once. Any failure reverts the push. The calls of a controller of Apache Pinot do the same one by one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TypeAlias
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from kazoo.exceptions import KazooException
+from pyarrow import ArrowException
+
+from lake_assets.base.failpoints import reach
+from lake_assets.errors import LakeError, UsageError
+from lake_assets.serving.errors import (
+    EntryReverted,
+    PushOvertaken,
+    QuotaExceeded,
+    RowsUnreadable,
+    TargetNotNamed,
+    TargetTaken,
+    UnknownEntry,
+    UploadStopped,
+)
+from lake_assets.serving.lineage import (
+    Change,
+    State,
+    end_replace,
+    missing,
+    retired_segments,
+    revert_replace,
+    start_replace,
+    whole_milliseconds,
+)
+from lake_assets.serving.registry import SegmentInfo, States, TableState, checked_segment
+from lake_assets.serving.store import (
+    FOLDER,
+    SEGMENT_ROWS,
+    Store,
+    checksum,
+    segment_name,
+    sha256_of,
+)
+
+Rows: TypeAlias = pa.Table | pa.RecordBatchReader
+
+MAX_SEGMENTS = 2_000
+"""Of a push. ZooKeeper accepts 1 MB per request, and one request has to give up a whole snapshot."""
+
+
+@dataclass(frozen=True)
+class Draft:
+    """A segment before its upload.
+
+    Attributes:
+        name: The segment.
+        path: Of its local file.
+        rows: Their number.
+        size_bytes: Of its file.
+        sha256: Of its file, hexadecimal.
+        head: Of its source: see `SegmentInfo`.
+    """
+
+    name: str
+    path: Path
+    rows: int
+    size_bytes: int
+    sha256: str
+    head: str | None = None
+
+    def info(self, entry_id: str, as_of: datetime) -> SegmentInfo:
+        """Return what is registered once it is uploaded."""
+        return SegmentInfo(
+            name=self.name,
+            rows=self.rows,
+            size_bytes=self.size_bytes,
+            sha256=self.sha256,
+            as_of=whole_milliseconds(as_of),
+            entry_id=entry_id,
+            head=self.head,
+        )
+
+
+def write_drafts(
+    table: str,
+    rows: pa.Table | pa.RecordBatchReader,
+    folder: Path,
+    *,
+    push_id: str,
+    as_of: datetime,
+    segment_rows: int = SEGMENT_ROWS,
+    head: str | None = None,
+) -> list[Draft]:
+    """Write rows to Parquet files, at least one: a table without rows still has columns.
+
+    Args:
+        table: The served table.
+        rows: All of its rows.
+        folder: Where to write.
+        push_id: Of the push.
+        as_of: A time before the rows were read; UTC.
+        segment_rows: Rows of a segment, at most.
+        head: Of their source.
+
+    Raises:
+        UsageError: There are too many rows.
+        RowsUnreadable: The rows cannot be read.
+        OSError: The folder cannot be written to.
+    """
+    reader = rows.to_reader(segment_rows) if isinstance(rows, pa.Table) else rows
+    parts = _parts(_batches(table, reader), segment_rows)
+    drafts = []
+    for number, part in enumerate(parts):
+        if number == MAX_SEGMENTS:
+            raise UsageError(
+                f"{table} would have more than {MAX_SEGMENTS:,} segments of {segment_rows:,} rows.",
+                remedy="Serve an aggregate of it, or raise the number of rows of a segment.",
+            )
+        name = segment_name(table, push_id, as_of, number)
+        drafts.append(_write_draft(name, part, reader.schema, folder, head))
+    return drafts
+
+
+def _write_draft(name: str, batches: list[pa.RecordBatch], schema: pa.Schema, folder: Path, head: str | None) -> Draft:
+    path = folder / f"{name}.parquet"
+    with pq.ParquetWriter(path, schema, compression="zstd") as writer:
+        for batch in batches:
+            writer.write_batch(batch)
+    return Draft(
+        name=name,
+        path=path,
+        rows=sum(batch.num_rows for batch in batches),
+        size_bytes=path.stat().st_size,
+        sha256=sha256_of(path),
+        head=head,
+    )
+
+
+def _batches(table: str, reader: pa.RecordBatchReader) -> Iterator[pa.RecordBatch]:
+    """Only errors of the reader become `RowsUnreadable`; the caller's, which writes, do not."""
+    try:
+        yield from reader
+    except (OSError, ArrowException) as error:
+        raise RowsUnreadable(table, error) from error
+
+
+def _parts(batches: Iterable[pa.RecordBatch], segment_rows: int) -> Iterator[list[pa.RecordBatch]]:
+    """Batches with `segment_rows` rows together, the last ones with fewer; one empty part if there are no rows."""
+    part: list[pa.RecordBatch] = []
+    free = segment_rows
+    is_first = True
+    for batch in batches:
+        rest = batch
+        while rest.num_rows:
+            piece = rest.slice(0, free)
+            rest = rest.slice(free)
+            part.append(piece)
+            free -= piece.num_rows
+            if free == 0:
+                yield part
+                part = []
+                free = segment_rows
+                is_first = False
+    if part or is_first:
+        yield part
+
+
+SegmentNames = tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class PushReport:
+    """A completed push of a table.
+
+    Attributes:
+        table: The served table.
+        entry_id: Its lineage entry.
+        segments: The pushed segments.
+        rows: Of all segments.
+        size_bytes: Of all segments' files.
+        checksum: Of all segments' files, as `files.checksum` returns it.
+        replaced: The segments that readers saw before.
+        removed: The segments whose files were removed, before the upload or after the switch.
+    """
+
+    table: str
+    entry_id: str
+    segments: SegmentNames
+    rows: int
+    size_bytes: int
+    checksum: str
+    replaced: SegmentNames
+    removed: SegmentNames
+
+
+class Push:
+    """One push of tables."""
+
+    def __init__(
+        self,
+        store: Store,
+        drafts: Mapping[str, Sequence[Draft]],
+        *,
+        as_of: datetime,
+        force: bool,
+        new_schema: bool,
+        quotas: Mapping[str, int | None],
+    ) -> None:
+        """Change nothing yet.
+
+        Args:
+            store: Where to push.
+            drafts: The segments of each table.
+            as_of: A time before the rows were read; UTC.
+            force: Whether to revert what is in progress in these tables, instead of being refused.
+            new_schema: Whether the columns may differ from those that readers see.
+            quotas: Table → most bytes of all its segments' files; otherwise that of the policy.
+        """
+        self._new_schema = new_schema
+        self._quotas = quotas
+        self._store = store
+        self._drafts = drafts
+        self._as_of = as_of
+        self._force = force
+        self._entries: dict[str, str] = {}
+
+    def run(self) -> list[PushReport]:
+        """Start the entries, upload and register the segments, and switch all tables at once.
+
+        Raises:
+            ServingError: What stopped the push. It was reverted; a note of the error says if that failed, too.
+        """
+        self._store.leases.open(*self._drafts)
+        self._start()
+        try:
+            reach("push-started")
+            removed = {table: self._store.remove_unreferenced(table, wait=True) for table in self._drafts}
+            reach("push-tidied")
+            self._upload_and_register()
+            replaced = self._end()
+        except BaseException as error:
+            self._give_up(error)
+            raise
+        reach("push-ended")
+        for table in self._drafts:
+            with suppress(LakeError, KazooException, OSError):  # the push is done; a clean-up repeats it
+                removed[table] += self._store.remove_unreferenced(table, wait=True)
+        return [self._report(table, replaced[table], removed[table]) for table in self._drafts]
+
+    def _start(self) -> None:
+        """Start an entry for each table."""
+        files_before = {table: self._store.files.stored(table) for table in self._drafts}
+        self._store.registry.sync()  # after the files were listed: see `check_lineage_exists`
+
+        def decide(states: States) -> dict[str, Change]:
+            changes = {}
+            for table, state in states.items():
+                self._store.check_lineage_exists(table, state, files_before[table])
+                changes[table] = self._started(table, state)
+            return changes
+
+        self._store.refuse_similar(self._drafts)
+        self._store.registry.update(decide, *self._drafts)
+
+    def _started(self, table: str, state: TableState) -> Change:
+        """The oldest snapshot goes with the switch, so a push that dies has deleted nothing; earlier for a quota."""
+        before = self._without_others(state) if self._force else state
+        if not self._new_schema:
+            self._store.check_columns(table, before.routed, self._drafts[table][0].path)
+        started = start_replace(
+            before.lineage,
+            segments_from=sorted(before.routed),
+            segments_to=[draft.name for draft in self._drafts[table]],
+            routed=before.routed,
+            now=self._store.clock(),
+            snapshots=self._store.policy.snapshots + 1,
+        )
+        deletions = started.deletions | (state.segments - before.segments)
+        if self._over_quota(table, state.segments - deletions):
+            deletions |= retired_segments(before.lineage, before.routed, kept=self._store.policy.snapshots - 1)
+            over = self._over_quota(table, state.segments - deletions)
+            if over is not None:
+                raise over
+        self._entries[table] = started.entry_id
+        return Change(started.lineage, deletions)
+
+    def _without_others(self, state: TableState) -> TableState:
+        """The table with all entries in progress reverted: each of them conflicts with the push of a whole snapshot."""
+        lineage = state.lineage
+        deletions: set[str] = set()
+        for entry in state.lineage.in_state(State.IN_PROGRESS):
+            reverted = revert_replace(lineage, entry.id, present=state.segments, now=self._store.clock(), force=True)
+            lineage = reverted.lineage
+            deletions |= reverted.deletions
+        return TableState(lineage, state.version, state.segments - deletions)
+
+    def _over_quota(self, table: str, kept: frozenset[str]) -> QuotaExceeded | None:
+        quota = self._quotas.get(table) or self._store.policy.quota_bytes
+        if quota is None:
+            return None
+        new = sum(draft.size_bytes for draft in self._drafts[table])
+        stored = sum(size for name, size in self._store.files.stored(table).items() if name in kept)
+        if stored + new > quota:
+            return QuotaExceeded(table, stored=stored, new=new, quota=quota)
+        return None
+
+    def _upload_and_register(self) -> None:
+        try:
+            for table in self._drafts:
+                self._upload(table)
+            reach("push-uploaded")
+            for table in self._drafts:
+                self._register(table)
+            reach("push-registered")
+        except (EntryReverted, UnknownEntry):
+            # The client that reverted the push may have removed its files before the last one was uploaded.
+            self._remove_unregistered()
+            raise
+
+    def _upload(self, table: str) -> None:
+        """Stop after the file during which the entry was reverted: that client may be uploading its own by now."""
+        drafts = self._drafts[table]
+        try:
+            for number, draft in enumerate(drafts):
+                if number == len(drafts) // 2:
+                    reach("push-half-uploaded")
+                self._store.files.upload(table, draft.name, draft.path)
+                self._store.registry.check_in_progress(table, self._entries[table])
+        except OSError as error:
+            folder = self._store.files.folder
+            raise UploadStopped(table, error, folder=folder, variable="LAKE_SERVING_FOLDER") from error
+
+    def _register(self, table: str) -> None:
+        """Only segments that were read back are registered, so each registered one is readable."""
+        entry_id = self._entries[table]
+        infos = [draft.info(entry_id, self._as_of) for draft in self._drafts[table]]
+        for info in infos:
+            self._store.files.verify(table, info)
+        self._store.registry.register(table, entry_id, infos)
+
+    def _remove_unregistered(self) -> None:
+        """Without waiting for leases: no reader can have seen these files."""
+        for table, state in self._store.registry.read(*self._drafts).items():
+            names = [draft.name for draft in self._drafts[table]]
+            self._store.files.remove(table, missing(names, state.segments))
+
+    def _end(self) -> dict[str, SegmentNames]:
+        """Switch all tables at once; return the segments that were replaced, by table."""
+
+        def decide(states: States) -> dict[str, Change]:
+            return {table: self._ended(table, state) for table, state in states.items()}
+
+        changes = self._store.registry.update(decide, *self._entries)
+        replaced = {}
+        for table, entry_id in self._entries.items():
+            replaced[table] = changes[table].lineage.entry(entry_id).segments_from
+        return replaced
+
+    def _ended(self, table: str, state: TableState) -> Change:
+        entry = state.lineage.entry(self._entries[table])
+        if entry.state is State.IN_PROGRESS and state.routed != set(entry.segments_from):
+            raise PushOvertaken(table, entry.id)
+        lost = missing(entry.segments_to, self._store.files.stored(table))
+        ended = end_replace(state.lineage, entry.id, ready=state.segments - lost, now=self._store.clock())
+        retired = retired_segments(ended.lineage, entry.segments_to, kept=self._store.policy.snapshots)
+        return Change(ended.lineage, ended.deletions | (retired & state.segments))
+
+    def _give_up(self, error: BaseException) -> None:
+        """Revert the push. If that fails, the error gets a note; a forced push or a clean-up repeats it."""
+
+        def decide(states: States) -> dict[str, Change]:
+            changes = {}
+            for table, state in states.items():
+                entry = state.lineage.entries.get(self._entries[table])
+                if entry is not None and entry.state is State.IN_PROGRESS:
+                    changes[table] = revert_replace(
+                        state.lineage, entry.id, present=state.segments, now=self._store.clock(), force=True
+                    )
+            return changes
+
+        try:
+            changes = self._store.registry.update(decide, *self._entries)
+            for table, change in changes.items():
+                self._store.files.remove(table, change.deletions)  # no reader can have seen them
+            for table in self._entries:
+                self._store.remove_unreferenced(table, wait=False)
+        except (LakeError, KazooException, OSError) as second:
+            error.add_note(f"The push could not be reverted: {second}")
+
+    def _report(self, table: str, replaced: SegmentNames, removed: SegmentNames) -> PushReport:
+        drafts = self._drafts[table]
+        return PushReport(
+            table=table,
+            entry_id=self._entries[table],
+            segments=tuple(draft.name for draft in drafts),
+            rows=sum(draft.rows for draft in drafts),
+            size_bytes=sum(draft.size_bytes for draft in drafts),
+            checksum=checksum(draft.sha256 for draft in drafts),
+            replaced=replaced,
+            removed=removed,
+        )
+
+
+class Writer(Store):
+    """Changes served tables, also by pushes. Its methods raise errors of `lake_assets.serving.errors`."""
+
+    def push(
+        self,
+        tables: Mapping[str, Rows],
+        *,
+        push_id: str,
+        as_of: datetime,
+        force: bool = False,
+        new_schema: bool = False,
+        heads: Mapping[str, str | None] | None = None,
+        quotas: Mapping[str, int | None] | None = None,
+    ) -> list[PushReport]:
+        """Replace tables by new snapshots, all of them in one switch: a push group. Any failure reverts the push.
+
+        Args:
+            tables: The rows of each table.
+            push_id: Unique; it becomes a part of the segments' names.
+            as_of: A time before the rows were read, UTC; it becomes a part of the segments' names.
+            force: Whether to revert what is in progress in these tables, instead of being refused. It repairs a push
+                that died.
+            new_schema: Whether the columns may differ from those that readers see.
+            heads: Table → head of its source, which is registered to detect later changes.
+            quotas: Table → the most bytes that its segments may take; otherwise that of the policy.
+
+        Returns:
+            A report for each table, in the order of `tables`.
+        """
+        try:
+            with TemporaryDirectory(prefix=FOLDER) as folder:
+                drafts = {}
+                for table, rows in tables.items():
+                    try:
+                        drafts[table] = write_drafts(
+                            table,
+                            rows,
+                            Path(folder),
+                            push_id=push_id,
+                            as_of=as_of,
+                            segment_rows=self.policy.segment_rows,
+                            head=(heads or {}).get(table),
+                        )
+                    except OSError as error:
+                        raise UploadStopped(table, error, folder=Path(folder).parent, variable="TMPDIR") from error
+                reach("push-drafted")
+                push = Push(self, drafts, as_of=as_of, force=force, new_schema=new_schema, quotas=quotas or {})
+                reports = push.run()
+        except Exception as error:
+            self.note_failure(tables, error)
+            raise
+        self.note_failure(tables, None)
+        return reports
+
+    def start_replace(self, table: str, sources: Sequence[str], targets: Sequence[str], *, force: bool = False) -> str:
+        """Start a replacement of segments, as a controller of Apache Pinot does: see `lineage.start_replace`.
+
+        Returns:
+            The id of its entry.
+        """
+        self.leases.open(table)
+        for name in (*sources, *targets):
+            checked_segment(name)
+        files_before = self.files.stored(table)
+        self.registry.sync()
+        self.refuse_similar([table])
+        started = ""
+
+        def decide(states: States) -> dict[str, Change]:
+            nonlocal started
+            state = states[table]
+            self.check_lineage_exists(table, state, files_before)
+            taken = set(targets) & state.segments
+            if taken and not force:
+                raise TargetTaken(table, taken, "segments with these names are stored")
+            change = start_replace(
+                state.lineage,
+                segments_from=sources,
+                segments_to=targets,
+                routed=state.routed,
+                now=self.clock(),
+                force=force,
+                snapshots=self.policy.snapshots,
+            )
+            started = change.entry_id
+            return {table: Change(change.lineage, change.deletions | taken)}
+
+        self.registry.update(decide, table)
+        self.remove_unreferenced(table, wait=True)
+        return started
+
+    def upload(
+        self, table: str, segment: str, file: Path, *, quota: int | None = None, new_schema: bool = False
+    ) -> None:
+        """Store a file as a segment that an entry in progress names, read it back, and register it.
+
+        Raises:
+            UsageError: The file is not Parquet.
+            TargetNotNamed: No entry in progress names the segment.
+            TargetTaken: It is stored already.
+            ColumnsChanged: It has other columns than readers see, and `new_schema` is not set.
+            QuotaExceeded: The table would exceed its quota.
+        """
+        try:
+            rows = pq.read_metadata(file).num_rows
+        except (OSError, ArrowException) as error:
+            raise UsageError(
+                f"{segment} of {table} is not Parquet: {error}.",
+                remedy="Upload a Parquet file. Archives of segments that Pinot built belong into a cluster of Pinot.",
+            ) from error
+        state = self.registry.read(table)[table]
+        naming = [entry for entry in state.lineage.in_state(State.IN_PROGRESS) if segment in entry.segments_to]
+        if segment in state.segments:
+            raise TargetTaken(table, [segment], "a segment with this name is stored")
+        if not naming:
+            raise TargetNotNamed(table, segment)
+        if not new_schema:
+            self.check_columns(table, state.routed, file)
+        most = quota or self.policy.quota_bytes
+        size = file.stat().st_size
+        stored = sum(self.files.stored(table).values())
+        if most is not None and stored + size > most:
+            raise QuotaExceeded(table, stored=stored, new=size, quota=most)
+        entry = naming[-1]
+        info = SegmentInfo(segment, rows, size, sha256_of(file), as_of=entry.timestamp, entry_id=entry.id)
+        self.files.upload(table, segment, file)
+        self.files.verify(table, info)
+        try:
+            self.registry.register(table, entry.id, [info])
+        except EntryReverted:
+            self.files.remove(table, [segment])
+            raise
+
+    def end_replace(self, table: str, entry_id: str) -> None:
+        """Complete a replacement: see `lineage.end_replace`. Its files must be there."""
+
+        def decide(states: States) -> dict[str, Change]:
+            state = states[table]
+            entry = state.lineage.entry(entry_id)
+            lost = missing(entry.segments_to, self.files.stored(table))
+            return {table: end_replace(state.lineage, entry_id, ready=state.segments - lost, now=self.clock())}
+
+        self.registry.update(decide, table)

@@ -1,0 +1,621 @@
+"""Queries over served tables: one SELECT, by DuckDB on the routed segments, in a process of its own.
+
+DuckDB's own parse tree of the query (`json_serialize_sql`, which accepts only SELECT) is searched for tables and table
+functions; all others are refused before anything is read. A query uses one version of the lineage from start to end,
+under a lease. A file is compared with its registered checksum before this process reads it the first time, and again
+when its inode, its size or its times of change differ. The query's process (`query_worker.py`) can read only the files
+that its lease covers: no other file, no network, no extension, no setting, no variable of Python. The operating system
+limits the process. This side reads the answer within limits of time, rows and memory, and then kills the process.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import subprocess
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import lru_cache
+from itertools import chain
+from pathlib import Path
+from threading import Lock
+from typing import Any
+
+import duckdb
+import pyarrow as pa
+
+from lake_assets.serving.errors import LineageBusy, QueryRefused, QueryStopped, SegmentDamaged, TableNotServed
+from lake_assets.serving.query_worker import ERROR, HEADER, STREAM, Question
+from lake_assets.serving.registry import MAX_TRIES, Registry, States, is_table
+from lake_assets.serving.store import Lease, Leases, SegmentFiles, sha256_of
+from lake_assets.settings import SERVED_TABLE
+
+ALLOWED_TABLE_FUNCTIONS = frozenset({"range", "generate_series", "unnest"})
+"""They read nothing."""
+
+REFUSED_FUNCTIONS = frozenset({"current_setting", "getvariable"})
+"""They return settings of the server."""
+
+
+def tables_of(sql: str) -> frozenset[str]:
+    """Return the tables that a query names, in lower case, whether or not they are served.
+
+    Raises:
+        QueryRefused: The query is not allowed, or cannot be parsed.
+    """
+    nodes = list(_nodes(_parsed(sql)))
+    common: set[str] = set()
+    for node in nodes:
+        common.update(_common_tables(node))
+    hidden = common & _system_views()
+    if hidden:
+        raise _refused(f"{min(hidden)} is a name of DuckDB's own")
+    for node in nodes:
+        _check_function(node)
+    paths = {_table_path(node) for node in nodes if node.get("type") == "BASE_TABLE"}
+    return frozenset(".".join(path) for path in paths if len(path) > 1 or path[0] not in common)
+
+
+def _parsed(sql: str) -> dict[str, Any]:
+    try:
+        sql.encode()
+    except UnicodeEncodeError as error:
+        raise _refused(f"its character {error.start + 1} is half of a pair (U+{ord(sql[error.start]):04X})") from None
+    with _parser().cursor() as connection:
+        found = connection.execute("select json_serialize_sql(?::varchar)", [sql]).fetchone()
+    try:
+        record: dict[str, Any] = json.loads(found[0]) if found else {}
+    except RecursionError:
+        raise _refused("it is nested too deeply") from None
+    if record.get("error"):
+        is_other_statement = record["error_type"] == "not implemented"
+        raise _refused("it is not a SELECT" if is_other_statement else str(record["error_message"]))
+    if len(record.get("statements", [])) != 1:
+        raise _refused("it is not one statement")
+    return record
+
+
+def _nodes(value: Any) -> Iterator[dict[str, Any]]:
+    """Yield every object of a tree, in any order."""
+    waiting = [value]
+    while waiting:
+        found = waiting.pop()
+        if isinstance(found, dict):
+            yield found
+            waiting.extend(found.values())
+        elif isinstance(found, list):
+            waiting.extend(found)
+
+
+def _common_tables(node: dict[str, Any]) -> list[str]:
+    """The names of common table expressions (WITH)."""
+    expressions = node.get("cte_map") or {}
+    return [entry["key"].lower() for entry in expressions.get("map", [])]
+
+
+def _table_path(node: dict[str, Any]) -> tuple[str, ...]:
+    """The name of a table, such as orders or sales.orders, in lower case."""
+    path = tuple(str(part).lower() for part in node["qualified_name"]["path"])
+    if not SERVED_TABLE.fullmatch(".".join(path)):
+        raise _refused(f"{'.'.join(path)} is not a served table")
+    return path
+
+
+def _check_function(node: dict[str, Any]) -> None:
+    name = str(node.get("function_name", "")).lower()
+    if name in REFUSED_FUNCTIONS:
+        raise _refused(f"the function {name} is not allowed")
+    if node.get("type") == "TABLE_FUNCTION":
+        called = str(node["function"]["function_name"])
+        if called not in ALLOWED_TABLE_FUNCTIONS:
+            raise _refused(f"the table function {called} is not allowed")
+    if node.get("type") == "SHOW_REF" and node.get("query") is None:
+        raise _refused("it selects something else than rows of served tables")
+
+
+@lru_cache(maxsize=1)
+def _parser() -> duckdb.DuckDBPyConnection:
+    """One per process: creating one takes longer than parsing a query."""
+    return duckdb.connect()
+
+
+@lru_cache(maxsize=1)
+def _system_views() -> frozenset[str]:
+    """DuckDB's own views, which a query could read under a plain name if a common table expression hid the name."""
+    with _parser().cursor() as connection:
+        found = connection.execute("select view_name from duckdb_views() where internal").fetchall()
+    return frozenset(row[0] for row in found)
+
+
+def _refused(why: str) -> QueryRefused:
+    return QueryRefused(f"The query is refused: {why}.", remedy="Write one SELECT over served tables.")
+
+
+Identity = tuple[int, int, int, int, int]
+Identities = dict[str, Identity | None]
+
+
+class CheckedFiles:
+    """The segment files that this process has compared with their registered checksums."""
+
+    def __init__(self, registry: Registry, files: SegmentFiles) -> None:
+        self._registry = registry
+        self._files = files
+        self._known: dict[str, Identities] = {}
+
+    def check(self, table: str, segments: Iterable[str], *, seconds_left: Callable[[], float]) -> bool:
+        """Compare the files of segments that are not known yet.
+
+        Args:
+            table: The table.
+            segments: All that readers see of it.
+            seconds_left: Until the query has to end.
+
+        Returns:
+            False if a segment is not registered any more: then readers see others by now.
+
+        Raises:
+            SegmentDamaged: A file is gone, or is not what was pushed.
+            TimeoutError: The time has passed.
+        """
+        known = self._known.setdefault(table, {})
+        found = {name: _identity(self._files.path(table, name)) for name in segments}
+        unknown = _unknown(found, known)
+        checksums = {info.name: info.sha256 for info in self._registry.infos(table, unknown)}
+        if len(checksums) < len(unknown):
+            return False
+        for name in unknown:
+            if seconds_left() <= 0:
+                raise TimeoutError
+            _compare(table, name, self._files.path(table, name), checksums[name])
+            known[name] = found[name]  # one by one: a query that is stopped leaves less to the next one
+        _remove(known, known.keys() - found.keys())
+        return True
+
+
+def _unknown(found: Identities, known: Identities) -> list[str]:
+    """Return the segments that are gone, or differ from what was compared."""
+    return [name for name, identity in found.items() if identity is None or known.get(name) != identity]
+
+
+def _remove(known: Identities, segments: Iterable[str]) -> None:
+    """Another query may have removed them."""
+    for name in segments:
+        known.pop(name, None)
+
+
+def _compare(table: str, segment: str, file: Path, expected: str) -> None:
+    try:
+        found = sha256_of(file)
+    except OSError as error:
+        raise SegmentDamaged(table, segment) from error
+    if found != expected:
+        raise SegmentDamaged(table, segment)
+
+
+def _identity(file: Path) -> Identity | None:
+    """None if there is no such file. Unlike the time of the content, that of the inode cannot be set by a program."""
+    try:
+        status = file.stat()
+    except OSError:
+        return None
+    return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns
+
+
+@dataclass(frozen=True)
+class Pinned:
+    """Tables as they were at one moment.
+
+    Attributes:
+        files: Of each table.
+        versions: Of each table's lineage.
+        lease: Under which the files may be read.
+    """
+
+    files: Mapping[str, tuple[Path, ...]]
+    versions: Mapping[str, int | None]
+    lease: Lease
+
+    def paths(self) -> dict[str, list[str]]:
+        """Return the paths of each table's files."""
+        found = {}
+        for table, files in self.files.items():
+            found[table] = [str(file) for file in files]
+        return found
+
+
+class Broker:
+    """Pins served tables for readers. It writes only leases."""
+
+    def __init__(self, registry: Registry, files: SegmentFiles, leases: Leases) -> None:
+        self.registry = registry
+        self._files = files
+        self._leases = leases
+        self._checked = CheckedFiles(registry, files)
+        self._spellings: dict[str, str] = {}
+
+    def named(self, names: Iterable[str]) -> list[str]:
+        """Return the served tables that names in lower case mean: SQL ignores case. Unknown names stay as they are.
+
+        Tables are never removed, so what is known is not read again.
+        """
+        wanted = sorted(names)
+        if not self._spellings.keys() >= set(wanted):
+            self._spellings = {table.lower(): table for table in self.registry.tables()}
+        return [self._spellings.get(name, name) for name in wanted]
+
+    @contextmanager
+    def pin(self, *tables: str, seconds: float) -> Iterator[Pinned]:
+        """Pin the current state of tables for the block.
+
+        Tables that are switched together are read together, either before or after the switch. The lease and the
+        lineage are read in one round trip.
+
+        Args:
+            tables: To be read.
+            seconds: Within which the block has to end.
+
+        Raises:
+            TableNotServed: There is no such table, or readers see nothing of it.
+        """
+        invalid = {name for name in tables if not is_table(name)}
+        self._refuse_unknown(invalid)
+        with self._leases.lease(tables, seconds=seconds, read=lambda: self._routed(tables, seconds)) as (lease, states):
+            yield self._pinned(states, lease)
+
+    def checked(self, pinned: Pinned) -> Pinned:
+        """Compare the pinned files with their registered checksums, those that this process has not compared yet.
+
+        Returns:
+            The tables as they are now, under the same lease, if segments were given up meanwhile; otherwise the same.
+
+        Raises:
+            SegmentDamaged: A file is gone, or is not what was pushed.
+            QueryStopped: The lease was lost.
+            TimeoutError: The time of the lease has passed.
+            LineageBusy: Other clients kept writing the lineage.
+        """
+        for _ in range(MAX_TRIES):
+            try:
+                if self._is_whole(pinned):
+                    return pinned
+            except SegmentDamaged:
+                pinned.lease.confirm()  # without the lease, files may be gone
+                raise
+            pinned = self._pinned(self._routed(pinned.files, pinned.lease.seconds_left), pinned.lease)
+        raise LineageBusy(pinned.files, MAX_TRIES)
+
+    def _is_whole(self, pinned: Pinned) -> bool:
+        """Whether all of its segments are still registered; their files are compared on the way."""
+        for table, files in pinned.files.items():
+            names = [file.stem for file in files]
+            if not self._checked.check(table, names, seconds_left=lambda: pinned.lease.seconds_left):
+                return False
+        return True
+
+    def _routed(self, tables: Iterable[str], seconds: float) -> States:
+        """The states of tables, all of which readers see something of."""
+        states = self.registry.read(*tables, seconds=seconds)
+        self._refuse_unknown({name for name, state in states.items() if not state.routed})
+        return states
+
+    def _refuse_unknown(self, names: set[str]) -> None:
+        if names:
+            served = set(self.registry.tables()) - names
+            raise TableNotServed(min(names), served)
+
+    def _pinned(self, states: States, lease: Lease) -> Pinned:
+        files = {}
+        versions = {}
+        for table, state in states.items():
+            files[table] = tuple(self._files.path(table, segment) for segment in sorted(state.routed))
+            versions[table] = state.version
+        return Pinned(files, versions, lease)
+
+
+ONE_THREAD = {"OPENBLAS_NUM_THREADS": "1", "JE_ARROW_MALLOC_CONF": "background_thread:false"}
+"""For the process that forks: no library may start a thread when it is imported."""
+
+
+class FrameTooLarge(Exception):
+    """A worker announced more bytes than are allowed; none of them was read."""
+
+
+class Worker:
+    """A process for one question. Its methods raise `EOFError` or `ConnectionError` if it has died."""
+
+    def __init__(self, connection: socket.socket, pipe: int) -> None:
+        self._connection, self._pipe = connection, pipe
+
+    def ask(self, question: Question, *, seconds_left: Callable[[], float]) -> None:
+        """Send the question. Raises `TimeoutError`."""
+        self._limit_time(seconds_left())
+        self._connection.sendall(json.dumps(question).encode() + b"\n")
+
+    def frame(self, *, most: int, seconds_left: Callable[[], float]) -> tuple[bytes, pa.Buffer]:
+        """Return the kind and the content of the next frame.
+
+        Raises:
+            FrameTooLarge: It has more than `most` bytes.
+            TimeoutError: It did not arrive in time.
+        """
+        kind, size = HEADER.unpack(self._received(HEADER.size, seconds_left))
+        if size > most:
+            raise FrameTooLarge
+        return kind, self._received(size, seconds_left)
+
+    def _received(self, size: int, seconds_left: Callable[[], float]) -> pa.Buffer:
+        buffer = pa.allocate_buffer(size)
+        free = memoryview(buffer).cast("B")
+        while free:
+            self._limit_time(seconds_left())
+            count = self._connection.recv_into(free)
+            if not count:
+                raise EOFError
+            free = free[count:]
+        return buffer
+
+    def _limit_time(self, seconds: float) -> None:
+        if seconds <= 0:
+            raise TimeoutError
+        self._connection.settimeout(seconds)
+
+    def kill(self) -> None:
+        """End the process, and close this side."""
+        self._connection.close()
+        os.close(self._pipe)
+
+
+class Forker:
+    """A process that forks workers: it has imported what they need, and has no thread."""
+
+    def __init__(self) -> None:
+        self._connection, theirs = socket.socketpair()
+        with theirs:
+            self._process = subprocess.Popen(
+                (sys.executable, "-m", "lake_assets.serving.query_worker"),
+                stdin=theirs.fileno(),
+                stdout=subprocess.DEVNULL,
+                env={**_without_settings(os.environ), **ONE_THREAD},
+                start_new_session=True,  # Ctrl-C ends the server, and so all of them
+            )
+
+    def worker(self) -> Worker:
+        """Return a new worker. Raises `ConnectionError` if this process has died."""
+        ours, theirs = socket.socketpair()
+        read, write = os.pipe()
+        worker = Worker(ours, write)
+        try:
+            socket.send_fds(self._connection, [b"."], [theirs.fileno(), read])
+        except ConnectionError:
+            worker.kill()
+            raise
+        finally:
+            theirs.close()
+            os.close(read)
+        return worker
+
+    def close(self) -> None:
+        """End the process; it kills its workers first."""
+        self._connection.close()
+        self._process.wait()
+
+
+class Workers:
+    """Starts workers. The process that forks them is started for the first one, and again if it has died."""
+
+    def __init__(self) -> None:
+        self._lock = Lock()
+        self._forker: Forker | None = None
+
+    @contextmanager
+    def one(self) -> Iterator[Worker]:
+        """Yield a worker for the block."""
+        worker = self._new()
+        try:
+            yield worker
+        finally:
+            worker.kill()
+
+    def _new(self) -> Worker:
+        with self._lock:
+            self._forker = self._forker or Forker()
+            try:
+                return self._forker.worker()
+            except ConnectionError:
+                self._forker.close()
+                self._forker = Forker()
+                return self._forker.worker()
+
+
+def _without_settings(environment: Mapping[str, str]) -> dict[str, str]:
+    """A worker needs no settings, and some are secret."""
+    return {name: value for name, value in environment.items() if not name.startswith("LAKE_")}
+
+
+WORKERS = Workers()
+"""The workers of this process."""
+
+
+MB = 1_000_000
+
+VALUE_BYTES = 100
+"""Approximate size of a value of a result in Python: a time takes 48, a decimal 104, each with a reference to it."""
+
+
+@dataclass(frozen=True)
+class QueryLimits:
+    """The limits of one query.
+
+    Attributes:
+        seconds: From the start to the end of the query.
+        rows: Further rows are left out, and the result is marked as truncated.
+        memory_mb: Of DuckDB's buffer manager, and the same again for other allocations of the process; the same for the
+            result in the server, in Arrow and then in Python.
+        threads: Of DuckDB.
+    """
+
+    seconds: float = 30.0
+    rows: int = 10_000
+    memory_mb: int = 512
+    threads: int = 2
+
+
+@dataclass(frozen=True)
+class Result:
+    """The result of a query.
+
+    Attributes:
+        columns: Their names.
+        types: Their Arrow types.
+        rows: In the order of the query; Python values, times in UTC.
+        truncated: Whether rows were left out.
+        versions: Of the lineage of each table.
+    """
+
+    columns: tuple[str, ...]
+    types: tuple[str, ...]
+    rows: list[tuple[Any, ...]]
+    truncated: bool
+    versions: Mapping[str, int | None]
+
+
+def query(broker: Broker, sql: str, limits: QueryLimits) -> Result:
+    """Run one SELECT over served tables, all read as of one moment.
+
+    Raises:
+        QueryRefused: The query is not allowed, or DuckDB cannot run it.
+        QueryStopped: The query exceeded its limits, or its files were lost.
+        SegmentDamaged: A file is gone, or is not what was pushed.
+        TableNotServed: There is no such table, or readers see nothing of it.
+    """
+    tables = broker.named(tables_of(sql))
+    with broker.pin(*tables, seconds=limits.seconds) as pinned:
+        try:
+            checked = broker.checked(pinned)
+            with WORKERS.one() as worker:
+                result = _result(worker, sql, limits, checked)
+        except TimeoutError:
+            raise _too_slow(limits) from None
+        except FrameTooLarge:
+            raise _too_large(limits) from None
+        except (EOFError, ConnectionError) as error:
+            raise _died(limits) from error
+        pinned.lease.confirm()
+        return result
+
+
+def _result(worker: Worker, sql: str, limits: QueryLimits, pinned: Pinned) -> Result:
+    """Read rows up to the limit. The worker sends batches without being asked, so it computes some more of them."""
+    worker.ask(_question(sql, limits, pinned), seconds_left=lambda: pinned.lease.seconds_left)
+    streams = _streams(worker, limits, pinned)
+    schema = next(streams).schema
+    rows: list[tuple[Any, ...]] = []
+    size = 0
+    for stream in streams:
+        batch = stream.read_next_batch()
+        size += batch.nbytes
+        size += sum(_python_bytes(column) for column in batch.columns)
+        if size > limits.memory_mb * MB:
+            raise _too_large(limits)
+        rows += _converted(batch)
+        if len(rows) > limits.rows:
+            break
+    return Result(
+        columns=tuple(schema.names),
+        types=tuple(str(field.type) for field in schema),
+        rows=rows[: limits.rows],
+        truncated=len(rows) > limits.rows,
+        versions=pinned.versions,
+    )
+
+
+def _question(sql: str, limits: QueryLimits, pinned: Pinned) -> Question:
+    return Question(
+        sql=sql,
+        files=pinned.paths(),
+        threads=limits.threads,
+        memory_mb=limits.memory_mb,
+        cpu_seconds=limits.threads * limits.seconds + 1,
+    )
+
+
+def _streams(worker: Worker, limits: QueryLimits, pinned: Pinned) -> Iterator[pa.RecordBatchStreamReader]:
+    """The first stream has only the columns, each further one a batch. An error of the worker is raised."""
+    while True:
+        kind, content = worker.frame(most=limits.memory_mb * MB, seconds_left=lambda: pinned.lease.seconds_left)
+        if kind == ERROR:
+            raise _meaning(content.to_pybytes().decode(), limits, pinned)
+        if kind != STREAM:
+            return
+        yield pa.ipc.open_stream(content)
+
+
+def _python_bytes(array: pa.Array) -> int:
+    """Approximate size of its values in Python, in addition to their bytes. Elements of nested values count, too."""
+    kind = array.type
+    parts: list[pa.Array] = []
+    longest = 0
+    if pa.types.is_union(kind):
+        parts = [array.field(number) for number in range(kind.num_fields)]
+    elif pa.types.is_nested(kind):
+        parts = array.flatten() if pa.types.is_struct(kind) else [array.flatten()]
+    elif pa.types.is_dictionary(kind):  # an enum: each value becomes a string of its own
+        longest = max(map(len, array.dictionary.to_pylist()), default=0)
+    own_bytes = len(array) * (VALUE_BYTES + longest)
+    return own_bytes + sum(_python_bytes(part) for part in parts)
+
+
+def _converted(batch: pa.RecordBatch) -> list[tuple[Any, ...]]:
+    """Python has no infinite time, and none after 9999."""
+    try:
+        columns = [column.to_pylist() for column in batch.columns]
+        return list(zip(*columns, strict=True))
+    except (ValueError, OverflowError) as error:
+        raise QueryRefused(
+            f"A value of the result cannot be converted: {error}.", remedy="Cast it to varchar in the query."
+        ) from error
+
+
+def _meaning(said: str, limits: QueryLimits, pinned: Pinned) -> QueryRefused | QueryStopped:
+    """Classify an error of DuckDB by its first words."""
+    kind = said.split(":")[0]
+    pinned.lease.confirm()  # without the lease, files may be gone
+    if kind == "Out of Memory Error":
+        return _too_large(limits)
+    if kind in ("IO Error", "Permission Error", "INTERNAL Error") or _is_of_a_file(said, pinned):
+        return QueryStopped(  # without DuckDB's message, which contains paths
+            "Segments cannot be read: their files are gone, or damaged.",
+            remedy="Run the query again. If it fails again, push again.",
+        )
+    return QueryRefused(f"DuckDB could not run the query: {said.splitlines()[0]}", remedy="Correct the query.")
+
+
+def _is_of_a_file(said: str, pinned: Pinned) -> bool:
+    """Whether DuckDB names a segment's file. Errors of its Parquet reader do not start with the usual `... Error:`."""
+    if not said.split(":")[0].endswith(" Error"):
+        return True
+    paths = chain.from_iterable(pinned.paths().values())
+    return any(path in said for path in paths)
+
+
+def _too_slow(limits: QueryLimits) -> QueryStopped:
+    return QueryStopped(
+        f"The query took longer than {limits.seconds:g} s.", remedy="Read less, or raise LAKE_QUERY_SECONDS."
+    )
+
+
+def _died(limits: QueryLimits) -> QueryStopped:
+    return QueryStopped(
+        f"The query's process died: it needed more than {limits.memory_mb} MB, or it was killed.",
+        remedy="Run the query again; read less, or raise LAKE_QUERY_MB.",
+    )
+
+
+def _too_large(limits: QueryLimits) -> QueryStopped:
+    return QueryStopped(
+        f"The query needs more than {limits.memory_mb} MB.", remedy="Read less, or raise LAKE_QUERY_MB."
+    )

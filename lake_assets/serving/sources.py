@@ -1,0 +1,376 @@
+"""What is served: Iceberg and Delta tables of the lake, read without Spark, and the groups that are pushed together.
+
+Each table is in one group. A table that no group of `LAKE_SERVING_GROUPS` names is a group of its own, with its name,
+so every push is the push of a group.
+"""
+
+from __future__ import annotations
+
+import re
+import zlib
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from deltalake import DeltaTable
+from deltalake.exceptions import TableNotFoundError
+from pyarrow import ArrowException
+
+from lake_assets.base.grain import HOUR, Grain
+from lake_assets.base.hours import hour_key
+from lake_assets.errors import ConfigurationError, TableMissing, UsageError
+from lake_assets.incremental.declaration import Sequential
+from lake_assets.incremental.declaration.served import SECONDS
+from lake_assets.incremental.engine import iceberg
+from lake_assets.incremental.engine.iceberg import rows_between, rows_by_hour
+from lake_assets.serving.registry import is_table
+
+if TYPE_CHECKING:
+    from pyiceberg.catalog import Catalog
+    from pyiceberg.table import Table
+
+    from lake_assets.incremental.declaration import Pipeline, Served, Target
+
+
+@dataclass(frozen=True)
+class Reading:
+    """Rows to be pushed.
+
+    Attributes:
+        rows: Can be read once.
+        of: Describes which rows these are, for a person.
+        expected: Number of rows, from the table's metadata.
+        head: Of the source when they were read, as `Source.head` returns it; None if the lake has no source of them.
+    """
+
+    rows: pa.RecordBatchReader
+    of: str
+    expected: int
+    head: str | None = None
+
+
+class Source(Protocol):
+    """A table of the lake that is served."""
+
+    @property
+    def name(self) -> str:
+        """The name of the served table."""
+
+    @property
+    def table(self) -> str:
+        """The name of the table in the lake: core.account_state_dim."""
+
+    @property
+    def frequency(self) -> str | None:
+        """How often it is pushed automatically at most: see `Served`."""
+
+    @property
+    def quota_bytes(self) -> int | None:
+        """The most that all its segments may take; None: as the settings say."""
+
+    def head(self, catalog: Catalog) -> str | None:
+        """Return an identifier that changes when there are other rows to push; None if there are none.
+
+        Reads only metadata.
+        """
+
+    def read(self, catalog: Catalog) -> Reading:
+        """Return the current rows.
+
+        Raises:
+            TableMissing: The table does not exist.
+            UsageError: There are no rows to push yet.
+        """
+
+
+@dataclass(frozen=True)
+class NewestHour:
+    """The newest complete hour or day of an Iceberg table in which each contains all rows. grain: of the table."""
+
+    name: str
+    table: str
+    time_column: str
+    grain: Grain = HOUR
+    frequency: str | None = None
+    quota_bytes: int | None = None
+
+    def head(self, catalog: Catalog) -> str | None:
+        """Return the snapshot and the last complete hour; None if there is none."""
+        try:
+            return self._head(iceberg.load(catalog, self.table))
+        except TableMissing:
+            return None
+
+    def read(self, catalog: Catalog) -> Reading:
+        """Return the rows of the newest complete hour or day."""
+        found = iceberg.load(catalog, self.table)
+        head = self._head(found)
+        newest = self._newest_hours(found)
+        if head is None or newest is None:
+            raise UsageError(
+                f"{self.table} has no complete {self.grain.name} yet.",
+                remedy="Push it after a session has published one.",
+            )
+        return Reading(
+            rows=found.scan(row_filter=iceberg.within(found, self.time_column, newest)).to_arrow_batch_reader(),
+            of=hour_key(newest[0]),
+            expected=rows_between(found, self.time_column, newest[0], newest[-1]),
+            head=head,
+        )
+
+    def _newest_hours(self, found: Table) -> range | None:
+        """Return the hours of the newest partition whose hours are all complete."""
+        through = iceberg.complete_through(found, self.table)
+        if through is None:
+            return None
+        last_complete = self.grain.complete(through)
+        complete = [hour for hour in rows_by_hour(found, self.time_column) if hour <= last_complete]
+        if not complete:
+            return None
+        newest = max(complete)
+        return range(self.grain.first(newest), self.grain.last(newest) + 1)
+
+    def _head(self, found: Table) -> str | None:
+        """The last complete hour can also change without a new snapshot."""
+        snapshot = found.metadata.current_snapshot_id
+        through = iceberg.complete_through(found, self.table)
+        if snapshot is None or through is None:
+            return None
+        return f"{snapshot}@{hour_key(through)}"
+
+
+@dataclass(frozen=True)
+class WholeIceberg:
+    """All published rows of an Iceberg table."""
+
+    name: str
+    table: str
+    time_column: str
+    frequency: str | None = None
+    quota_bytes: int | None = None
+
+    def head(self, catalog: Catalog) -> str | None:
+        """Return the snapshot; None if the table does not exist or was never written."""
+        try:
+            snapshot = iceberg.load(catalog, self.table).metadata.current_snapshot_id
+        except TableMissing:
+            return None
+        return None if snapshot is None else str(snapshot)
+
+    def read(self, catalog: Catalog) -> Reading:
+        """Return the rows of the current snapshot."""
+        found = iceberg.load(catalog, self.table)
+        snapshot = found.metadata.current_snapshot_id
+        if snapshot is None:
+            raise UsageError(f"{self.table} has no rows yet.", remedy="Push it after a session has published some.")
+        return Reading(
+            rows=found.scan().to_arrow_batch_reader(),
+            of=f"snapshot {snapshot}",
+            expected=sum(rows_by_hour(found, self.time_column).values()),
+            head=str(snapshot),
+        )
+
+
+@dataclass(frozen=True)
+class WholeDelta:
+    """All rows of a Delta table. location: its address."""
+
+    name: str
+    table: str
+    location: str
+    frequency: str | None = None
+    quota_bytes: int | None = None
+
+    def head(self, catalog: Catalog) -> str | None:
+        """Return the version; None if the table does not exist or is empty."""
+        found = self._opened()
+        if found is None or not found.count():
+            return None
+        return str(found.version())
+
+    def read(self, catalog: Catalog) -> Reading:
+        """Return all rows of the current version."""
+        found = self._opened()
+        if found is None:
+            raise UsageError(
+                f"{self.table} does not exist.", remedy="Create its lake: `lake engagement init LAKE --org ORG`."
+            )
+        version = str(found.version())
+        return Reading(
+            rows=found.to_pyarrow_dataset().scanner().to_reader(),
+            of=f"version {version}",
+            expected=found.count(),
+            head=version,
+        )
+
+    def _opened(self) -> DeltaTable | None:
+        try:
+            return DeltaTable(self.location)
+        except TableNotFoundError:
+            return None
+
+
+def from_parquet(*files: Path) -> pa.RecordBatchReader:
+    """Return the rows of Parquet files, one after the other.
+
+    Raises:
+        UsageError: A file cannot be read as Parquet, or has other columns than the first one.
+    """
+    opened = []
+    for file in files:
+        try:
+            opened.append(pq.ParquetFile(file))
+        except (OSError, ArrowException) as error:
+            raise UsageError(f"{file} cannot be read as Parquet: {error}.", remedy="Name a Parquet file.") from error
+        if not opened[-1].schema_arrow.equals(opened[0].schema_arrow):
+            raise UsageError(
+                f"{file} has other columns than {files[0]}: they are no rows of one table.",
+                remedy="Push files of one schema together, or one file alone.",
+            )
+    batches = (batch for found in opened for batch in found.iter_batches())
+    return pa.RecordBatchReader.from_batches(opened[0].schema_arrow, batches)
+
+
+def pipeline_sources(pipeline: Pipeline) -> list[Source]:
+    """Return the sources of those targets of a pipeline that are declared as served."""
+    return [_source_of(target, target.served) for target in pipeline.targets if target.served]
+
+
+def _source_of(target: Target, served: Served) -> Source:
+    name = served.name or target.name
+    rows = served.rows or ("newest" if isinstance(target.mode, Sequential) else "all")
+    if rows == "newest":
+        grain = target.grain
+        return NewestHour(name, target.table, target.time_column, grain, served.frequency, served.quota_bytes)
+    return WholeIceberg(name, target.table, target.time_column, served.frequency, served.quota_bytes)
+
+
+def metrics_sources(locations: Mapping[str, str]) -> list[Source]:
+    """Return the metrics of engagement lakes.
+
+    Args:
+        locations: Lake → the address of its metrics.
+    """
+    found: list[Source] = []
+    for lake, location in locations.items():
+        found.append(WholeDelta(f"{lake}_metrics", f"engagement.{lake}.engagement_metrics", location))
+    return found
+
+
+@dataclass(frozen=True)
+class PushGroup:
+    """Tables that are pushed together.
+
+    Attributes:
+        name: Of its step and its pool in Dagster; the table's name if the group was not declared.
+        sources: At least one.
+    """
+
+    name: str
+    sources: tuple[Source, ...]
+
+    @property
+    def seconds(self) -> int:
+        """Between two automatic pushes, at least: of the table that is pushed least often."""
+        return max(SECONDS.get(source.frequency or "", 0) for source in self.sources)
+
+    @property
+    def step(self) -> str:
+        """The name of its step in Dagster, which has letters, digits and _ alone."""
+        plain = re.sub(r"[^A-Za-z0-9_]", "_", self.name)
+        return plain if plain == self.name else f"{plain}_{zlib.crc32(self.name.encode()):08x}"
+
+    @property
+    def quotas(self) -> dict[str, int | None]:
+        """Table → the most bytes that its segments may take; None: as the settings say."""
+        return {source.name: source.quota_bytes for source in self.sources}
+
+    def head(self, catalog: Catalog) -> str | None:
+        """Return an identifier that changes with the rows of any source; None while a source has no rows."""
+        heads = [source.head(catalog) for source in self.sources]
+        known = [head for head in heads if head is not None]
+        if len(known) < len(heads):
+            return None
+        return ",".join(known)
+
+
+def push_groups(sources: Iterable[Source], declared: Mapping[str, Sequence[str]]) -> list[PushGroup]:
+    """Return the groups of all sources, the declared ones first.
+
+    Args:
+        sources: All served tables.
+        declared: Group → its tables.
+
+    Raises:
+        ConfigurationError: A declared group is not valid.
+    """
+    by_name = _by_name(sources)
+    times_named = Counter(table for tables in declared.values() for table in tables)
+    groups = []
+    for name, tables in declared.items():
+        _check(name, tables, by_name, times_named)
+        groups.append(PushGroup(name, tuple(by_name[table] for table in tables)))
+    for name, source in by_name.items():
+        if name not in times_named:
+            groups.append(PushGroup(name, (source,)))
+    return groups
+
+
+def group_named(name: str, groups: Iterable[PushGroup]) -> PushGroup:
+    """Return the group with a name, or a group of the one table with that name.
+
+    Raises:
+        UsageError: There is neither.
+    """
+    found = {}
+    declared = list(groups)
+    for group in declared:
+        for source in group.sources:
+            found[source.name] = PushGroup(source.name, (source,))
+    for group in declared:
+        found[group.name] = group
+    if name not in found:
+        raise UsageError(
+            f"No table of the lake is served as {name!r}.", remedy=f"Name {', '.join(found)}, or push a --file."
+        )
+    return found[name]
+
+
+def _by_name(sources: Iterable[Source]) -> dict[str, Source]:
+    found: dict[str, Source] = {}
+    without_case: dict[str, Source] = {}
+    for source in sources:
+        other = without_case.setdefault(source.name.lower(), source)
+        if other != source:
+            also = "" if other.name == source.name else f" (and {other.name!r}: SQL ignores case)"
+            raise ConfigurationError(
+                f"{other.table} and {source.table} are both served as {source.name!r}{also}.",
+                remedy='Give one of them another name: served=Served(name="...").',
+            )
+        found[source.name] = source
+    return found
+
+
+def _check(name: str, tables: Sequence[str], found: Mapping[str, Source], times_named: Mapping[str, int]) -> None:
+    name_some = f"Name some of {', '.join(found)}."
+    if not is_table(name) or name in found:
+        raise _wrong(
+            name,
+            "does not have a valid name",
+            remedy="Use letters, digits, _ and -, and no served table's name.",
+        )
+    if not tables:
+        raise _wrong(name, "has no table", remedy=name_some)
+    for table in tables:
+        if table not in found:
+            raise _wrong(name, f"names {table!r}, which is not served", remedy=name_some)
+        if times_named[table] > 1:
+            raise _wrong(name, f"names {table}, which is named twice", remedy="Name each table once, in one group.")
+
+
+def _wrong(name: str, why: str, *, remedy: str) -> ConfigurationError:
+    return ConfigurationError(f"LAKE_SERVING_GROUPS: the group {name!r} {why}.", remedy=remedy)

@@ -1,0 +1,85 @@
+"""After an erasure: what nobody may go back to is deleted, what readers see is told, and a push takes it away."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+import pytest
+
+from lake_assets.incremental.erasure.table_files import certify
+from lake_assets.serving.lineage import Retention
+from lake_assets.serving.served_tables import Serving
+from lake_assets.serving.store import read_at, segment_name
+from lake_assets.serving.upkeep import OutdatedSegments, delete_replaced, segment_folders, stored_before
+from lake_assets_tests.serving.child import start
+from lake_assets_tests.serving.scenario import LIMITS, SEGMENTS, World, now
+
+if TYPE_CHECKING:
+    from pyiceberg.catalog import Catalog
+
+    from lake_assets.settings import Settings
+
+DAY = timedelta(hours=24)
+GONE = "account-to-be-erased"
+
+
+def serving(found: World) -> Serving:
+    return Serving(found.registry, found.files, found.leases, found.writer, found.broker, LIMITS, Retention(DAY, DAY))
+
+
+def test_what_was_replaced_goes_and_what_readers_see_is_told_until_a_push_replaces_it(served: World) -> None:
+    for number in (1, 2):
+        served.push(number)
+    assert delete_replaced(serving(served), erased_at=now() - DAY) == []
+    erased_at = now()
+    assert list(stored_before(served.files, erased_at=erased_at)) == [
+        OutdatedSegments(served.table, 0, None, 2 * SEGMENTS)
+    ]
+    for deleted in (SEGMENTS, 0):
+        told = delete_replaced(serving(served), erased_at=erased_at)
+        assert told == [OutdatedSegments(served.table, deleted, SEGMENTS, 0)]
+        assert (served.seen(), served.stored()) == ([2], SEGMENTS)
+    served.push(3)
+    assert delete_replaced(serving(served), erased_at=erased_at) == [OutdatedSegments(served.table, SEGMENTS, 0, 0)]
+    assert delete_replaced(serving(served), erased_at=erased_at) == []
+    assert served.seen() == [3]
+
+
+def test_what_a_push_left_that_died_is_told(served: World) -> None:
+    start(served, "push", "1", point="push-registered").end()
+    assert delete_replaced(serving(served), erased_at=now()) == [OutdatedSegments(served.table, 0, 0, SEGMENTS)]
+
+
+def test_segments_and_drafts_are_searched_and_named(
+    served: World, catalog: Catalog, bare_home: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = served.files.folder
+    home = bare_home.model_copy(update={"serving_folder": folder})
+    for number in (1, 2):
+        rows = pa.table({"account_id": [GONE, f"b{number}"]})
+        served.writer.push({served.table: rows}, push_id=f"{number:08d}", as_of=now())
+    left = folder.parent / "lake-push-died"
+    left.mkdir()
+    (left / "draft.parquet").write_bytes(next((folder / served.table).glob("*.parquet")).read_bytes())
+    (folder / served.table / "stray.partial").write_bytes(b"half of " + GONE.encode())
+    (folder / "note.txt").write_text(GONE)
+    monkeypatch.setattr("tempfile.tempdir", str(folder.parent))
+    states = served.registry.read(served.table)
+    found = certify(catalog, "account", GONE, beside=list(segment_folders(home, states))).findings
+    (note,) = [f for f in found if f.path == str(folder / "note.txt")]
+    assert (note.table, note.kind, note.referenced) == (None, "other", "nothing")
+    table = f"{served.table}, served"
+    assert sorted((f.table, f.kind, f.referenced) for f in found if f.table) == sorted(
+        [("a push", "draft", "nothing"), *((table, "segment", by) for by in ("main", "history", "nothing"))]
+    )
+    unknown = certify(catalog, "account", GONE, beside=list(segment_folders(home, None))).findings
+    assert {f.referenced for f in unknown if f.kind == "segment"} == {"not known"}
+
+
+def test_the_name_of_a_segment_tells_when_its_rows_were_read() -> None:
+    at = now().replace(microsecond=123_000)
+    assert read_at(segment_name("account_state", "0123456789ab", at, 7)) == at
+    assert read_at("account_state_99999999T999999999Z_0123456789ab_0007") is None
+    assert read_at("somebody_elses") is None
