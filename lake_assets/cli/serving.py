@@ -66,7 +66,7 @@ def push(
     """
     from lake_assets.connections.catalog import open_catalog
     from lake_assets.pages.terminal import serving as views
-    from lake_assets.serving.sources import from_parquet
+    from lake_assets.serving.push import from_parquet
 
     address = _controller(controller)
     if address:
@@ -332,8 +332,11 @@ def _controller(address: str | None) -> str | None:
 
 def _quotas() -> dict[str, int | None]:
     """Return the declared quotas of served tables. A declaration that cannot be used has none."""
+    from lake_assets.incremental.from_settings import open_pipeline
+
     with suppress(LakeError):
-        return {source.name: source.quota_bytes for source in _sources()}
+        targets = open_pipeline(settings()).targets
+        return {target.served.name or target.name: target.served.quota_bytes for target in targets if target.served}
     return {}
 
 
@@ -407,7 +410,10 @@ def _entries(words: list[str]) -> dict[str, str]:
 
 
 def _last_erasure() -> datetime | None:
-    from lake_assets.connections.catalog import open_catalog
+    from lake_assets.connections.catalog import is_blank, open_catalog
+
+    if is_blank(settings()):
+        return None
     from lake_assets.incremental.engine.erasures import last_erasure
 
     return last_erasure(open_catalog(settings()))

@@ -53,7 +53,7 @@ from lake_assets.serving.errors import (
     TokenNeeded,
 )
 from lake_assets.serving.lineage import SegmentLineage
-from lake_assets.serving.query import Result, query
+from lake_assets.serving.query import query
 from lake_assets.serving.registry import checked_table
 from lake_assets.serving.served_tables import Serving
 from lake_assets.serving.store import EntryStatus, TableStatus, lineage_status, table_status
@@ -439,11 +439,11 @@ class QueryResponse(BaseModel):
     versions: of each table's lineage.
     """
 
-    model_config = ConfigDict(ser_json_bytes="hex")
+    model_config = ConfigDict(ser_json_bytes="hex", from_attributes=True)
 
-    columns: list[str]
-    types: list[str]
-    rows: list[list[Any]]
+    columns: tuple[str, ...]
+    types: tuple[str, ...]
+    rows: list[tuple[Any, ...]]
     truncated: bool
     versions: dict[str, int | None]
 
@@ -469,7 +469,7 @@ def endpoint(
         title="Served tables",
         description="Whole snapshots of tables of the lake.",
         version="1",
-        openapi_url=None,  # and so no page: `_add_openapi` adds both
+        openapi_url=None,  # and so no page: both are added below, with the guard
     )
     app.add_middleware(RequestGate, token=token, seconds=request_seconds)
     # A page in a browser cannot reach the endpoint by another host name.
@@ -479,16 +479,8 @@ def endpoint(
     app.add_exception_handler(UnicodeError, _answer_odd_text)
     app.add_exception_handler(RequestValidationError, _answer_invalid)
     guard = Depends(BEARER)
-    _add_status(app, serving, guard)
-    _add_query(app, serving, guard)
-    app.include_router(
-        controller(serving, token=token, guard=guard, quotas=quotas or {}, erased_at=erased_at), tags=["controller"]
-    )
-    _add_openapi(app, guard)
-    return app
+    places = BoundedSemaphore(CONCURRENT_QUERIES)
 
-
-def _add_status(app: FastAPI, serving: Serving, guard: Any) -> None:
     @app.get("/health")
     def health() -> dict[str, str]:
         """Whether ZooKeeper answers."""
@@ -505,23 +497,21 @@ def _add_status(app: FastAPI, serving: Serving, guard: Any) -> None:
         """The pushes of a table, the newest first."""
         return lineage_status(serving.registry, table)
 
-
-def _add_query(app: FastAPI, serving: Serving, guard: Any) -> None:
-    places = BoundedSemaphore(CONCURRENT_QUERIES)
-
     @app.post("/query", dependencies=[guard], response_model=QueryResponse)
     def run_query(request: QueryRequest) -> Response:
         """Run one SELECT. All its tables are read as of one moment."""
         if not places.acquire(timeout=serving.limits.seconds):
             raise QueryStopped(f"{CONCURRENT_QUERIES} other queries are running.", remedy="Run the query again later.")
         try:
-            result = query(serving.broker, request.sql, serving.limits)
+            found = QueryResponse.model_validate(query(serving.broker, request.sql, serving.limits))
         finally:
             places.release()
-        return Response(_response(result).model_dump_json(), media_type="application/json")
+        return Response(found.model_dump_json(), media_type="application/json")
 
+    app.include_router(
+        controller(serving, token=token, guard=guard, quotas=quotas or {}, erased_at=erased_at), tags=["controller"]
+    )
 
-def _add_openapi(app: FastAPI, guard: Any) -> None:
     @app.get(OPENAPI, dependencies=[guard], include_in_schema=False)
     def openapi() -> dict[str, Any]:
         return app.openapi()
@@ -530,15 +520,7 @@ def _add_openapi(app: FastAPI, guard: Any) -> None:
     def docs() -> HTMLResponse:
         return get_swagger_ui_html(openapi_url=OPENAPI, title=app.title)
 
-
-def _response(result: Result) -> QueryResponse:
-    return QueryResponse(
-        columns=list(result.columns),
-        types=list(result.types),
-        rows=[list(row) for row in result.rows],
-        truncated=result.truncated,
-        versions=dict(result.versions),
-    )
+    return app
 
 
 def _answer_error(request: Request, error: Exception) -> JSONResponse:

@@ -90,6 +90,27 @@ class Draft:
         )
 
 
+def from_parquet(*files: Path) -> pa.RecordBatchReader:
+    """Return the rows of Parquet files, one after the other.
+
+    Raises:
+        UsageError: A file cannot be read as Parquet, or has other columns than the first one.
+    """
+    opened = []
+    for file in files:
+        try:
+            opened.append(pq.ParquetFile(file))
+        except (OSError, ArrowException) as error:
+            raise UsageError(f"{file} cannot be read as Parquet: {error}.", remedy="Name a Parquet file.") from error
+        if not opened[-1].schema_arrow.equals(opened[0].schema_arrow):
+            raise UsageError(
+                f"{file} has other columns than {files[0]}: they are no rows of one table.",
+                remedy="Push files of one schema together, or one file alone.",
+            )
+    batches = (batch for found in opened for batch in found.iter_batches())
+    return pa.RecordBatchReader.from_batches(opened[0].schema_arrow, batches)
+
+
 def write_drafts(
     table: str,
     rows: pa.Table | pa.RecordBatchReader,
@@ -553,3 +574,4 @@ class Writer(Store):
             return {table: end_replace(state.lineage, entry_id, ready=state.segments - lost, now=self.clock())}
 
         self.registry.update(decide, table)
+        self.note_failure([table], None)

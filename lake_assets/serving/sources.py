@@ -11,14 +11,11 @@ import zlib
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 from deltalake import DeltaTable
 from deltalake.exceptions import TableNotFoundError
-from pyarrow import ArrowException
 
 from lake_assets.base.grain import HOUR, Grain
 from lake_assets.base.hours import hour_key
@@ -212,27 +209,6 @@ class WholeDelta:
             return DeltaTable(self.location)
         except TableNotFoundError:
             return None
-
-
-def from_parquet(*files: Path) -> pa.RecordBatchReader:
-    """Return the rows of Parquet files, one after the other.
-
-    Raises:
-        UsageError: A file cannot be read as Parquet, or has other columns than the first one.
-    """
-    opened = []
-    for file in files:
-        try:
-            opened.append(pq.ParquetFile(file))
-        except (OSError, ArrowException) as error:
-            raise UsageError(f"{file} cannot be read as Parquet: {error}.", remedy="Name a Parquet file.") from error
-        if not opened[-1].schema_arrow.equals(opened[0].schema_arrow):
-            raise UsageError(
-                f"{file} has other columns than {files[0]}: they are no rows of one table.",
-                remedy="Push files of one schema together, or one file alone.",
-            )
-    batches = (batch for found in opened for batch in found.iter_batches())
-    return pa.RecordBatchReader.from_batches(opened[0].schema_arrow, batches)
 
 
 def pipeline_sources(pipeline: Pipeline) -> list[Source]:

@@ -9,7 +9,7 @@ readers see stays until a push of the rebuilt table replaces it; without it, rea
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path, PurePath
@@ -72,22 +72,17 @@ def verify_table(registry: Registry, files: SegmentFiles, table: str) -> Verifie
     if state.version is None:
         raise TableNotServed(table, registry.tables())
     infos = {info.name: info for info in registry.infos(table, sorted(state.segments))}
-    problems = _problems(files, table, infos)
+    problems = {}
+    for name, info in infos.items():
+        try:
+            files.verify(table, info)
+        except UploadDamaged as error:
+            problems[name] = error.problem
     now = registry.read(table)[table]  # a clean-up may have deleted segments, and their files, meanwhile
     damaged = []
     for name in sorted(problems.keys() & now.segments):
         damaged.append(DamagedSegment(infos[name], name in now.routed, problems[name]))
     return VerifiedTable(table, len(infos), tuple(damaged))
-
-
-def _problems(files: SegmentFiles, table: str, infos: Mapping[str, SegmentInfo]) -> dict[str, str]:
-    found = {}
-    for name, info in infos.items():
-        try:
-            files.verify(table, info)
-        except UploadDamaged as error:
-            found[name] = error.problem
-    return found
 
 
 def without(found: VerifiedTable, restored: Collection[str]) -> VerifiedTable:
@@ -134,39 +129,27 @@ def restore_from_source(
         Those that were restored.
     """
     head = source.head(catalog)
-    pushed = [info for info in lost if head is not None and info.head == head]
-    restored: set[str] = set()
-    for first in _one_of_each_push(pushed):
-        of_push = [info for info in pushed if info.entry_id == first.entry_id]
-        restored |= _written_again(files, catalog, source, of_push, segment_rows)
-    return restored
-
-
-def _one_of_each_push(infos: Iterable[SegmentInfo]) -> Iterator[SegmentInfo]:
-    yield from {info.entry_id: info for info in infos if push_of(info.name)}.values()
-
-
-def _written_again(
-    files: SegmentFiles, catalog: Catalog, source: Source, lost: Iterable[SegmentInfo], segment_rows: int
-) -> set[str]:
-    """lost: of one push."""
-    by_name = {info.name: info for info in lost}
-    first = next(iter(by_name.values()))
+    pushed: dict[str, dict[str, SegmentInfo]] = {}
+    for info in lost:
+        if head is not None and info.head == head and push_of(info.name):
+            pushed.setdefault(info.entry_id, {})[info.name] = info
     restored = set()
-    with TemporaryDirectory(prefix=FOLDER) as folder:
-        drafts = write_drafts(
-            source.name,
-            source.read(catalog).rows,
-            Path(folder),
-            push_id=str(push_of(first.name)),
-            as_of=first.as_of,
-            segment_rows=segment_rows,
-            head=first.head,
-        )
-        for draft in drafts:
-            info = by_name.get(draft.name)
-            if info is not None and _restored(files, source.name, info, draft.path):
-                restored.add(draft.name)
+    for of_push in pushed.values():
+        first = next(iter(of_push.values()))
+        with TemporaryDirectory(prefix=FOLDER) as folder:
+            drafts = write_drafts(
+                source.name,
+                source.read(catalog).rows,
+                Path(folder),
+                push_id=str(push_of(first.name)),
+                as_of=first.as_of,
+                segment_rows=segment_rows,
+                head=head,
+            )
+            for draft in drafts:
+                found = of_push.get(draft.name)
+                if found is not None and _restored(files, source.name, found, draft.path):
+                    restored.add(draft.name)
     return restored
 
 
@@ -215,9 +198,16 @@ def delete_replaced(serving: Serving, *, erased_at: datetime) -> list[OutdatedSe
     """
     found = []
     for table in serving.files.tables():
-        outdated = _delete_replaced(serving, table, erased_at)
-        if outdated is not None:
-            found.append(outdated)
+        state = serving.registry.read(table)[table]
+        before = _read_before(serving, table, state, erased_at)
+        if not before:
+            continue
+        serving.writer.clean_up(table, retention=serving.retention, erased_at=erased_at)
+        state = serving.registry.read(table)[table]
+        remaining = _read_before(serving, table, state, erased_at)
+        shown = remaining & state.routed
+        deleted = len(before - remaining)
+        found.append(OutdatedSegments(table, deleted=deleted, shown=len(shown), left=len(remaining - shown)))
     return found
 
 
@@ -232,23 +222,6 @@ def stored_before(files: SegmentFiles, *, erased_at: datetime) -> Iterator[Outda
             yield OutdatedSegments(table=table, deleted=0, shown=None, left=len(names))
 
 
-def _delete_replaced(serving: Serving, table: str, erased_at: datetime) -> OutdatedSegments | None:
-    state = serving.registry.read(table)[table]
-    before = _read_before(serving, table, state, erased_at)
-    if not before:
-        return None
-    serving.writer.clean_up(table, retention=serving.retention, erased_at=erased_at)
-    state = serving.registry.read(table)[table]
-    remaining = _read_before(serving, table, state, erased_at)
-    shown = remaining & state.routed
-    return OutdatedSegments(
-        table=table,
-        deleted=len(before - remaining),
-        shown=len(shown),
-        left=len(remaining - shown),
-    )
-
-
 def _read_before(serving: Serving, table: str, state: TableState, erased_at: datetime) -> set[str]:
     """By the names of the files, and by the registry, because other tools may have named them."""
     by_name = _named_before(serving.files.stored(table), erased_at)
@@ -257,12 +230,7 @@ def _read_before(serving: Serving, table: str, state: TableState, erased_at: dat
 
 
 def _named_before(names: Iterable[str], erased_at: datetime) -> set[str]:
-    found = set()
-    for name in names:
-        time = read_at(name)
-        if time is not None and time <= erased_at:
-            found.add(name)
-    return found
+    return {name for name in names if (time := read_at(name)) is not None and time <= erased_at}
 
 
 def segment_folders(settings: Settings, states: States | None) -> Iterator[FileSource]:

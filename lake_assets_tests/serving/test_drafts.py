@@ -17,8 +17,7 @@ from hypothesis import strategies as st
 from lake_assets.errors import UsageError
 from lake_assets.serving import push as drafts
 from lake_assets.serving.errors import RowsUnreadable
-from lake_assets.serving.push import write_drafts
-from lake_assets.serving.sources import from_parquet
+from lake_assets.serving.push import from_parquet, write_drafts
 from lake_assets.serving.store import push_of, segment_name, sha256_of
 
 AS_OF = datetime(2026, 1, 1, 5, 6, 7, 89_999, UTC)
