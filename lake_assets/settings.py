@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from dotenv import dotenv_values
-from pydantic import Field, SecretStr, ValidationInfo, field_validator
+from pydantic import Field, SecretStr, ValidationInfo, field_validator, model_validator
 from pydantic.fields import FieldInfo
 from pydantic_core import PydanticCustomError
 from pydantic_settings import BaseSettings, InitSettingsSource, SettingsConfigDict
@@ -134,7 +134,8 @@ class Settings(BaseSettings):
     )
     pipelines: str = Field(
         default="lake_assets.membership:PIPELINE",
-        description="module:attribute of each pipeline, or a folder or file of YAML that declares one, comma-separated",
+        description="module:attribute of each pipeline, or a folder or file of YAML that declares one, comma-separated;"
+        " none if LAKE_LAKES is set alone",
     )
     session_table: str = Field(
         default="etl.session", description="table of the sessions of all targets, namespace.table"
@@ -348,6 +349,12 @@ class Settings(BaseSettings):
             sources += [passed, source]
         return tuple(sources)
 
+    @model_validator(mode="before")
+    @classmethod
+    def _without_the_demo(cls, given: dict[str, object]) -> dict[str, object]:
+        """Who names lakes and no tables has no tables, not those of the demo."""
+        return {"pipelines": "", **given} if given.get("lakes") else given
+
     @field_validator("pipelines", "lakes")
     @classmethod
     def _with_absolute_paths(cls, names: str | None, field: ValidationInfo) -> str | None:
@@ -489,7 +496,7 @@ def is_passed(variable: str) -> bool:
 
 def pipeline_names(pipelines: str) -> list[str]:
     """Return the names in `LAKE_PIPELINES`, or in another list."""
-    return [name.strip() for name in pipelines.split(",")]
+    return [name.strip() for name in pipelines.split(",") if name.strip()]
 
 
 def is_path(name: str) -> bool:

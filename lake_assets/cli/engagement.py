@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import asdict
+from datetime import UTC, datetime
 from functools import partial
 from typing import TYPE_CHECKING, Annotated
 
@@ -69,6 +71,51 @@ def simulate(
     sent = send(kafka_servers(), generate(simulation, tables.lake))
     for topic, count in sorted(sent.items()):
         typer.echo(f"sent {count:,} messages to {topic}")
+
+
+@engagement.command()
+def run(
+    lake: LakeName,
+    streams: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[STREAM]...", help="The streams: ingestion, mutation, retention. Default: all."),
+    ] = None,
+    once: Annotated[bool, typer.Option("--once", help="Take the turns that are due, then exit.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Take turns of streams of LAKE until all messages that are there now are read: a line for each.
+
+    A line has the rows, dead letters, requests and ids that they moved, and the seconds of each step.
+    """
+    from lake_assets.engagement.model.lake import STREAMS
+    from lake_assets.errors import UsageError
+
+    for name in streams or ():
+        if name not in STREAMS:
+            raise UsageError(f"There is no stream {name!r}.", remedy=f"Name {', '.join(STREAMS)}, or none of them.")
+    if not once:
+        raise UsageError("lake engagement run has no --once.", remedy=f"`lake engagement run {lake} --once`.")
+    _run_once(lake, [name for name in STREAMS if name in (streams or STREAMS)], as_json=as_json)
+
+
+@engagement.command()
+def pause(lake: LakeName) -> None:
+    """Let no turn of LAKE begin, of no process, until it is resumed. A turn that has begun ends first.
+
+    Sensors request none, and `lake engagement status` and `lake doctor` say so. Erasures wait, too.
+    """
+    tables = _open_tables(lake)
+    if tables.paused_since is None:
+        tables.set_paused(f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ}")
+    typer.echo(f"{lake} is paused since {tables.paused_since}.")
+
+
+@engagement.command()
+def resume(lake: LakeName) -> None:
+    """Let turns of LAKE begin again."""
+    tables = _open_tables(lake)
+    tables.set_paused(None)
+    typer.echo(f"{lake} goes on with its next turns.")
 
 
 @engagement.command()
@@ -273,15 +320,38 @@ def certify(org: str, who_id: str, *, as_json: bool) -> bool:
     return found.nowhere
 
 
+def _run_once(lake: str, names: list[StreamName], *, as_json: bool) -> None:
+    from lake_assets.engagement.streams.turn import take_due_turns
+    from lake_assets.pages.terminal import engagement as views
+    from lake_assets.pages.terminal.render import print_json
+
+    tables, seconds = _open_tables(lake), settings().turn_seconds
+    tables.refuse_if_paused()
+    servers = kafka_servers()
+    taken = []
+    try:
+        with _spark_and_zookeeper() as (spark, zk):
+            for stream, report in take_due_turns(tables, names, spark, zk, servers, max_wait=seconds):
+                taken.append({"stream": stream.name, **asdict(report)})
+                if not as_json:
+                    typer.echo(views.turn(stream.app_name, report))
+    finally:
+        if as_json:
+            print_json(taken)
+
+
 def _take_turn(lake: str, name: StreamName, *, as_json: bool) -> None:
-    from lake_assets.engagement.streams.turn import coordinator, open_stream, take_turn
+    from lake_assets.engagement.streams.turn import coordinator, open_stream, take_turn, with_effect
     from lake_assets.pages.terminal import engagement as views
 
     seconds = settings().turn_seconds
+    tables = _open_tables(lake)
+    tables.refuse_if_paused()
     servers = kafka_servers()
     with _spark_and_zookeeper() as (spark, zk):
-        stream = open_stream(name, _open_tables(lake), spark, servers)
-        report = take_turn(stream, coordinator(stream, zk, spark, timeout=seconds), max_wait=seconds)
+        stream = open_stream(name, tables, spark, servers)
+        taken = take_turn(stream, coordinator(stream, zk, spark, timeout=seconds), max_wait=seconds)
+        report = with_effect(stream, taken)
     render(report, lambda turn: [views.turn(stream.app_name, turn)], as_json=as_json)
 
 

@@ -10,6 +10,7 @@ from lake_assets.engagement.maintenance.maintain import MaintenanceReport
 from lake_assets.engagement.metrics.refresh import Refresh
 from lake_assets.engagement.model.delta_log import Commit
 from lake_assets.engagement.monitoring.status import StreamStatus
+from lake_assets.engagement.notifications.change_reader import collapsed
 from lake_assets.engagement.notifications.notify import DATA_COMMIT, total_counts
 from lake_assets.engagement.streams.turn import TurnReport
 
@@ -27,7 +28,12 @@ def turn_metadata(report: TurnReport, status: StreamStatus, commits: Mapping[str
         "lock wait (seconds)": round(report.waited, 3),
         "lag": status.lag,
         "batch": "none was due",
+        **{f"seconds: {step}": took for step, took in report.seconds.items()},
     }
+    if report.effect is not None:
+        metadata["dead letters"] = report.effect.dead_letters
+        if report.effect.requests:
+            metadata["collapsed"] = collapsed(report.effect)
     if report.batch is None:
         return metadata
     batch = report.batch.batch

@@ -18,7 +18,7 @@ from deltalake import QueryBuilder
 from lake_assets.engagement.model import idempotent
 from lake_assets.engagement.model.checkpoint import Batch, CheckpointStore
 from lake_assets.engagement.model.claims import Claims
-from lake_assets.engagement.model.delta_log import Commit, open_table, read_commits, read_rows
+from lake_assets.engagement.model.delta_log import Commit, is_table, open_table, read_commits, read_rows
 from lake_assets.engagement.model.lake import EngagementLake
 from lake_assets.engagement.model.table_schemas import (
     CHECKPOINT,
@@ -30,12 +30,16 @@ from lake_assets.engagement.model.table_schemas import (
     spark_tables,
 )
 from lake_assets.engagement.requests.retention_rules import check_ttl_days
+from lake_assets.errors import UsageError
 from lake_assets.incremental.engine.erasures import KeyedHash, erasure_key
 from lake_assets.settings import Settings
 
 if TYPE_CHECKING:
     from deltalake.table import TableMerger
     from pyspark.sql import DataFrame, SparkSession
+
+PAUSED = "lake.paused"
+"""Property of the table of orgs, which is written without the lock: since when the lake is paused; empty if it runs."""
 
 _ORG_SCHEMA = pa.schema([("org_id", pa.string()), ("ttl_days", pa.int32())])
 
@@ -193,6 +197,25 @@ class LakeTables:
         """Return the commit that made a version of a table."""
         commits = self.history(table, since=version - 1)
         return next(commit for commit in commits if commit.version == version)
+
+    @property
+    def paused_since(self) -> str | None:
+        """When the lake was paused, in ISO 8601; None if it runs, or has no tables."""
+        location = self.location(ORG)
+        return (open_table(location).metadata().configuration.get(PAUSED) or None) if is_table(location) else None
+
+    def set_paused(self, since: str | None) -> None:
+        """Let no turn begin, since a time; or let turns begin again. The turn that has begun is not affected."""
+        open_table(self.location(ORG)).alter.set_table_properties({PAUSED: since or ""}, raise_if_not_exists=False)
+
+    def refuse_if_paused(self) -> None:
+        """Raise `UsageError` if the lake is paused."""
+        if self.paused_since is not None:
+            name = self.lake.name
+            raise UsageError(
+                f"The lake {name} is paused since {self.paused_since}.",
+                remedy=f"Let its turns begin again: `lake engagement resume {name}`.",
+            )
 
     def orgs(self) -> list[str]:
         """Return the registered orgs, sorted."""

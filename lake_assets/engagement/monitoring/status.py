@@ -17,6 +17,8 @@ from lake_assets.engagement.model.lakes import configured_lakes
 from lake_assets.engagement.model.offsets import Offsets, problem_of
 from lake_assets.engagement.model.table_schemas import DEAD_LETTER
 from lake_assets.engagement.model.tables import LakeTables, open_tables
+from lake_assets.engagement.notifications.change_reader import BatchEffect, batch_effect
+from lake_assets.engagement.notifications.notify import DATA_COMMIT
 from lake_assets.errors.texts import ErrorText
 from lake_assets.settings import Settings
 
@@ -35,6 +37,8 @@ class StreamStatus:
         lag: Number of offsets that are still to be read.
         repeated: Number of its messages, of all batches, whose engagement was stored already; only `lake_status` counts
             them.
+        effect: What that batch has done; None while it is unfinished. Only `lake_status` tells it.
+        paused_since: When the lake was paused, in ISO 8601; None if it is not.
         problem: Why the stream does not go on; None if no attempt has failed and no message is lost.
         remedy: What to do then.
     """
@@ -45,24 +49,29 @@ class StreamStatus:
     read: Offsets = field(default_factory=dict)
     lag: int = 0
     repeated: int = 0
+    effect: BatchEffect | None = None
+    paused_since: str | None = None
     problem: str | None = None
     remedy: str | None = None
 
 
 def stopped_streams(settings: Settings) -> Iterator[Finding]:
-    """Yield the streams of the configured lakes that do not go on; nothing if no Kafka is known."""
+    """Yield the configured lakes that are paused, and their streams that do not go on, if a Kafka is known."""
     servers = kafka_address(settings)
-    if servers is None:
-        return
     for lake in configured_lakes(settings):
         tables = open_tables(settings, lake)
         if not tables.exist():
+            continue
+        if tables.paused_since is not None:
+            resume = f"Let its turns begin again: `lake engagement resume {lake.name}`."
+            yield Finding(CHECK, "warning", f"{lake.name} is paused since {tables.paused_since}.", resume)
+        if servers is None:
             continue
         found = [stream_status(tables, name, servers) for name in STREAMS]
         stopped = [each for each in found if each.problem is not None]
         for each in stopped:
             yield Finding(CHECK, "error", f"{each.problem}.", each.remedy or "")
-        if not stopped:
+        if not stopped and tables.paused_since is None:
             yield Finding(
                 CHECK, "ok", f"{lake.name}: its streams go on, {sum(each.lag for each in found):,} offsets behind."
             )
@@ -83,7 +92,11 @@ def lake_status(tables: LakeTables, servers: str) -> list[StreamStatus]:
     found = []
     for name in STREAMS:
         status = stream_status(tables, name, servers)
-        found.append(replace(status, repeated=count_of[tables.lake.topic(name)]))
+        last = tables.checkpoints.read(status.app_name)
+        effect = None
+        if last is not None and last.finished:
+            effect = batch_effect(tables, name, last.batch, last.done.get(DATA_COMMIT))
+        found.append(replace(status, repeated=count_of[tables.lake.topic(name)], effect=effect))
     return found
 
 
@@ -103,7 +116,7 @@ def stream_status(tables: LakeTables, name: StreamName, servers: str) -> StreamS
     lag = 0
     for partition, end in topic.end.items():
         lag += end - read.get(partition, topic.earliest[partition])
-    status = StreamStatus(app_name, read=read, lag=max(0, lag))
+    status = StreamStatus(app_name, read=read, lag=max(0, lag), paused_since=tables.paused_since)
     trouble = explain(app_name, checkpoint)
     if checkpoint is not None:
         status = replace(status, batch_id=checkpoint.batch.batch_id, unfinished=checkpoint.unfinished)

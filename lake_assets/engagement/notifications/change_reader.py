@@ -11,22 +11,27 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
 
 import pyarrow as pa
+from pyarrow.compute import is_in
 from pyarrow.fs import FileSystem, FileType
 from pyarrow.parquet import ParquetFile
 
+from lake_assets.engagement.deduplication.repeated import REPEATED
+from lake_assets.engagement.erasure.registry import ERASED
 from lake_assets.engagement.model import idempotent
+from lake_assets.engagement.model.checkpoint import Batch
 from lake_assets.engagement.model.delta_log import MILLISECONDS, open_table, read_rows
-from lake_assets.engagement.model.lake import STREAMS
+from lake_assets.engagement.model.lake import STREAMS, StreamName
 from lake_assets.engagement.model.lakes import lake_named
-from lake_assets.engagement.model.table_schemas import ENGAGEMENT, NOTIFICATION
-from lake_assets.engagement.model.tables import LakeTables, open_tables
-from lake_assets.engagement.notifications.notify import DATA_COMMIT, NotificationCommit
+from lake_assets.engagement.model.table_schemas import ENGAGEMENT, MUTATION_REQUEST, NOTIFICATION
+from lake_assets.engagement.model.tables import IS_APPLIED, LakeTables, open_tables
+from lake_assets.engagement.notifications.notify import DATA_COMMIT, NotificationCommit, total_counts
 from lake_assets.errors import ChangesExpired, UsageError
 from lake_assets.settings import settings as settings_of_process
 
@@ -176,6 +181,64 @@ def _with_schema(batch: pa.RecordBatch, schema: pa.Schema, values: Mapping[str, 
         for field in schema
     ]
     return pa.record_batch(columns, schema=schema)
+
+
+@dataclass(frozen=True)
+class BatchEffect:
+    """What a finished batch has done.
+
+    Attributes:
+        inserted: Number of rows, as `updated` and `deleted` are.
+        dead_letters: Number of messages that could not be used; not those that are repeated, or of an erased person.
+        requests: Number of requests that mutation has applied; 0 for other streams.
+        ids_moved: Number of ids whose rows these have moved or deleted; 0 for other streams.
+    """
+
+    inserted: int = 0
+    updated: int = 0
+    deleted: int = 0
+    dead_letters: int = 0
+    requests: int = 0
+    ids_moved: int = 0
+
+
+def batch_effect(tables: LakeTables, name: StreamName, batch: Batch, version: int | None) -> BatchEffect:
+    """Return what a finished batch has done, as far as the tables still tell.
+
+    Args:
+        version: That of the engagement table which its data commit made; None if it made none.
+    """
+    letters = tables.dead_letters(batch)
+    dead = sum(count for reason, count in letters.items() if reason not in (REPEATED, ERASED))
+    commits = [] if version is None else tables.history(ENGAGEMENT, since=version - 1)
+    commit = next((each for each in commits if each.version == version), None)
+    counts = {} if commit is None else asdict(total_counts(commit))
+    if name != "mutation":
+        return BatchEffect(**counts, dead_letters=dead)
+    applied = f"SELECT count(*) AS n FROM {MUTATION_REQUEST} WHERE {IS_APPLIED} AND batch_id = {batch.batch_id}"
+    [requests] = tables.query(MUTATION_REQUEST, applied)
+    moved = 0
+    if commit is not None:
+        with suppress(ChangesExpired):
+            moved = _count_ids(tables, commit.version)
+    return BatchEffect(**counts, dead_letters=dead, requests=requests["n"], ids_moved=moved)
+
+
+def collapsed(effect: BatchEffect) -> str:
+    """Return how far requests were reduced before rows were moved: `28,000 requests → 9,100 ids moved`."""
+    requests = f"{effect.requests:,} request{'' if effect.requests == 1 else 's'}"
+    return f"{requests} → {effect.ids_moved:,} id{'' if effect.ids_moved == 1 else 's'} moved"
+
+
+def _count_ids(tables: LakeTables, version: int) -> int:
+    """Return the number of ids that rows had before a commit changed or deleted them."""
+    columns = ["org_id", "who_id"]
+    seen = pa.schema([(name, pa.string()) for name in columns]).empty_table()
+    for batch in changed_rows(tables, version - 1, version, [version], columns=[*columns, "_change_type"]):
+        rows = pa.Table.from_batches([batch])
+        before = rows.filter(is_in(rows["_change_type"], pa.array(["update_preimage", "delete"]))).select(columns)
+        seen = pa.concat_tables([seen, before]).group_by(columns).aggregate([])
+    return int(seen.num_rows)
 
 
 def _version(tables: LakeTables, cursor: str | int | None) -> int:

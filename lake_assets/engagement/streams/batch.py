@@ -9,8 +9,9 @@ A batch that fails again and again, though no service does, is withdrawn, and a 
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 from lake_assets.base.failpoints import BATCH_FAILED, BATCH_REPLACED, BATCH_WITHDRAWN, reach, reach_in_batch
@@ -102,6 +103,7 @@ class BatchReport:
         commits: Name of each commit of this turn → what it committed; None if nothing.
         dropped: Number of messages of the whole batch that make no row because they name an erased person.
         repeated: Number of messages of the whole batch that make no row because their engagement is stored already.
+        seconds: Name of each commit of this turn → the time that it took.
     """
 
     batch: Batch
@@ -109,6 +111,7 @@ class BatchReport:
     commits: Mapping[str, Commit | None]
     dropped: int = 0
     repeated: int = 0
+    seconds: Mapping[str, float] = field(default_factory=dict, compare=False)
 
 
 def run_batch(stream: Stream, guard: Guard) -> BatchReport | None:
@@ -276,9 +279,11 @@ def ended(stream: Stream, batch: Batch, messages: OffsetRange, left: Mapping[str
 def _finish(stream: Stream, guard: Guard, opened: Checkpoint, *, resumed: bool) -> BatchReport:
     """Make the commits of the open batch that are not done."""
     made: dict[str, Commit | None] = {}
+    seconds: dict[str, float] = {}
     for commit in stream.commits:
         if commit.name in opened.done:
             continue
+        started_at = time.monotonic()
         guard.confirm()
         reach_in_batch(f"before-{commit.name}", stream.commit_names)
         try:
@@ -289,9 +294,12 @@ def _finish(stream: Stream, guard: Guard, opened: Checkpoint, *, resumed: bool) 
             raise _AttemptFailed(opened, commit, error) from error
         reach_in_batch(f"written-{commit.name}", stream.commit_names)
         opened = _record(stream, commit, opened, made[commit.name])
+        seconds[commit.name] = time.monotonic() - started_at
         reach_in_batch(f"recorded-{commit.name}", stream.commit_names)
     letters = stream.tables.dead_letters(opened.batch)
-    return BatchReport(opened.batch, resumed, made, dropped=letters[ERASED], repeated=letters[REPEATED])
+    return BatchReport(
+        opened.batch, resumed, made, dropped=letters[ERASED], repeated=letters[REPEATED], seconds=seconds
+    )
 
 
 def _commit(stream: Stream, commit: BatchCommit, opened: Checkpoint) -> Commit | None:

@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from lake_assets.base.failpoints import reach_in_batch
 from lake_assets.coordination import JobCoordinator
-from lake_assets.engagement.model.lake import StreamName
+from lake_assets.coordination.rules import Refused, decide
+from lake_assets.coordination.turn_requests import read_lock_state
+from lake_assets.engagement.model.lake import STREAMS, StreamName
+from lake_assets.engagement.model.offsets import Offsets
 from lake_assets.engagement.model.tables import LakeTables
-from lake_assets.engagement.model.turn_order import coordinator_of
+from lake_assets.engagement.model.turn_order import coordinator_of, turn_order
+from lake_assets.engagement.notifications.change_reader import BatchEffect, batch_effect
+from lake_assets.engagement.notifications.notify import DATA_COMMIT
 from lake_assets.engagement.streams.batch import BatchReport, Stream, run_batch
 from lake_assets.engagement.streams.ingestion import ingestion
 from lake_assets.engagement.streams.mutation import mutation
@@ -38,11 +43,15 @@ class TurnReport:
         predecessor: Who had the turn before; None if nobody had.
         batch: None if no batch was due.
         waited: Seconds until the turn began.
+        seconds: Step → the time that it took: wait, each commit of the batch, and the rest.
+        effect: What the batch has done, in all its turns; None without a batch, and until `with_effect`.
     """
 
     predecessor: str | None
     batch: BatchReport | None
     waited: float = field(default=0.0, compare=False)
+    seconds: Mapping[str, float] = field(default_factory=dict, compare=False)
+    effect: BatchEffect | None = field(default=None, compare=False)
 
 
 def open_stream(name: StreamName, tables: LakeTables, spark: SparkSession, servers: str) -> Stream:
@@ -76,9 +85,11 @@ def take_turn(
         max_wait: Seconds to wait for the turn.
 
     Raises:
+        UsageError: The lake is paused.
         CoordinationError: The turn was refused, or the lock was lost.
         StreamError: As for `run_batch`. The coordinator's state then says what is wrong with a batch that failed.
     """
+    stream.tables.refuse_if_paused()
     started_at = clock()
     lost: MessagesLost | None = None
     report: BatchReport | None = None
@@ -97,4 +108,75 @@ def take_turn(
     reach_in_batch("after-unlock", stream.commit_names)
     if lost is not None:
         raise lost
-    return TurnReport(predecessor, report, waited)
+    if report is None:
+        return TurnReport(predecessor, report, waited)
+    rest = clock() - started_at - waited - sum(report.seconds.values())
+    seconds = {"wait": waited, **report.seconds, "rest": rest}
+    return TurnReport(predecessor, report, waited, {step: round(took, 3) for step, took in seconds.items()})
+
+
+def with_effect(stream: Stream, report: TurnReport) -> TurnReport:
+    """Return the report of a turn with the effect of its batch."""
+    if report.batch is None:
+        return report
+    batch = report.batch.batch
+    last = stream.tables.checkpoints.read(stream.app_name)
+    version = last.done.get(DATA_COMMIT) if last is not None and last.batch.batch_id == batch.batch_id else None
+    return replace(report, effect=batch_effect(stream.tables, stream.name, batch, version))
+
+
+def take_due_turns(
+    tables: LakeTables,
+    names: Collection[StreamName],
+    spark: SparkSession,
+    zk: KazooClient,
+    servers: str,
+    *,
+    max_wait: float,
+) -> Iterator[tuple[Stream, TurnReport]]:
+    """Take turns of streams, in an order that the coordinator grants, until all messages that are there now are read.
+
+    Each stream has a turn at least once: without a message, too, because the next one waits for it.
+
+    Args:
+        names: Whose turns are taken.
+        zk: A started client.
+        servers: Kafka's `host:port`, comma-separated.
+        max_wait: Seconds to wait for each turn.
+
+    Yields:
+        Each stream after its turn.
+
+    Raises:
+        MessagesLost: After the turns of the others.
+        LakeError: As for `take_turn`.
+    """
+    streams = {name: open_stream(name, tables, spark, servers) for name in STREAMS if name in names}
+    ends = {name: stream.topic().end for name, stream in streams.items()}
+    lost: dict[StreamName, MessagesLost] = {}
+    behind = dict(streams)
+    while behind:
+        waiting = dict(streams)
+        while waiting:
+            last = read_lock_state(zk, tables.lake.lock).last
+            order = turn_order(tables.lake)
+            granted = [name for name in waiting if not isinstance(decide(order[name], last, {}), Refused)]
+            stream = waiting.pop(granted[0] if granted else next(iter(waiting)))
+            try:
+                report = take_turn(stream, coordinator(stream, zk, spark, timeout=max_wait), max_wait=max_wait)
+            except MessagesLost as error:
+                lost[stream.name] = error
+            else:
+                yield stream, with_effect(stream, report)
+        behind = {
+            name: stream for name, stream in streams.items() if name not in lost and _is_behind(stream, ends[name])
+        }
+    for loss in lost.values():
+        raise loss
+
+
+def _is_behind(stream: Stream, ends: Offsets) -> bool:
+    """Return whether a stream has not read all messages up to some ends, exclusive."""
+    last = stream.tables.checkpoints.read(stream.app_name)
+    read = {} if last is None else last.batch.messages.end
+    return any(read.get(partition, 0) < end for partition, end in ends.items())

@@ -11,7 +11,7 @@ from lake_assets.engagement.maintenance.maintain import MaintenanceReport
 from lake_assets.engagement.maintenance.reclaim import Reclaimed
 from lake_assets.engagement.metrics.refresh import Refresh
 from lake_assets.engagement.monitoring.status import StreamStatus
-from lake_assets.engagement.notifications.change_reader import Changes
+from lake_assets.engagement.notifications.change_reader import BatchEffect, Changes, collapsed
 from lake_assets.engagement.streams.accept import Accepted
 from lake_assets.engagement.streams.dead_letters import Letters
 from lake_assets.engagement.streams.turn import TurnReport
@@ -32,6 +32,7 @@ STREAMS: TableView[StreamStatus] = TableView(
         Column("unfinished", lambda stream: ", ".join(stream.unfinished) or "-"),
         Column("offsets behind", lambda stream: f"{stream.lag:,}", right=True),
         Column("repeated", lambda stream: f"{stream.repeated:,}", right=True),
+        Column("its last batch", lambda stream: "-" if stream.effect is None else effect(stream.effect)),
     )
 )
 
@@ -39,6 +40,9 @@ STREAMS: TableView[StreamStatus] = TableView(
 def streams(found: Sequence[StreamStatus]) -> Iterator[Part]:
     """Show the streams, and what to do about each whose batch fails."""
     yield from STREAMS(found)
+    paused = {stream.paused_since for stream in found} - {None}
+    for since in paused:
+        yield f"Paused since {since}: no turn begins until `lake engagement resume`."
     for stream in found:
         if stream.problem is not None:
             yield str(ErrorText(f"{stream.problem}.", stream.remedy or ""))
@@ -48,12 +52,20 @@ def turn(app_name: str, report: TurnReport) -> str:
     """Return the line of a turn that a stream took."""
     if report.batch is None:
         return f"{app_name}: no batch was due."
-    versions = [
-        f"{table} version {commit.version if commit else '-'}" for table, commit in report.batch.commits.items()
-    ]
+    done = "" if report.effect is None else effect(report.effect)
     dropped = f"; {counted(report.batch.dropped, 'message')} dropped" if report.batch.dropped else ""
     repeated = f"; {counted(report.batch.repeated, 'message')} repeated" if report.batch.repeated else ""
-    return f"{app_name}: batch {report.batch.batch.batch_id}: {', '.join(versions)}{dropped}{repeated}"
+    steps = ", ".join(f"{step} {took:.1f}" for step, took in report.seconds.items())
+    total = f"{sum(report.seconds.values()):.1f} s ({steps})"
+    return f"{app_name}: batch {report.batch.batch.batch_id}: {done}{dropped}{repeated}; {total}"
+
+
+def effect(done: BatchEffect) -> str:
+    """Return what a batch has done, in words."""
+    rows = [f"{count:,} {name}" for name in ("inserted", "updated", "deleted") if (count := getattr(done, name))]
+    letters = f"; {counted(done.dead_letters, 'dead letter')}" if done.dead_letters else ""
+    requests = f"{collapsed(done)}: " if done.requests else ""
+    return f"{requests}{', '.join(rows) or 'no row changed'}{letters}"
 
 
 def maintained(done: MaintenanceReport) -> str:

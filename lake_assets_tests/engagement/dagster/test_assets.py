@@ -107,6 +107,7 @@ def daemon(mail: Traffic) -> Iterator[Daemon]:
 @pytest.mark.timeout(1200)
 def test_streams_take_their_turns_and_metrics_follow(mail: Traffic, daemon: Daemon) -> None:
     mail.send(range(12), [b"{"])
+    assert_no_turn_of_a_paused_lake_is_asked_for(mail, daemon)
     assert_a_stream_is_asked_for_when_its_interval_is_over(daemon)
     figures, verdicts = daemon.turn("ingestion")
     assert {name: figures[name] for name in ("batch", "predecessor", "lag", "resumed")} == {
@@ -116,6 +117,7 @@ def test_streams_take_their_turns_and_metrics_follow(mail: Traffic, daemon: Daem
         "resumed": False,
     }
     assert (figures["rows inserted"], figures["rows updated"], figures["rows deleted"]) == (12, 0, 0)
+    assert (figures["dead letters"], figures["seconds: data"] > 0) == (1, True)
     assert json.loads(figures["end offsets"]) == mail_ends(mail)
     assert figures["commit version"] == json.loads(figures["commit versions"])["data"]
     assert figures["lock wait (seconds)"] >= 0
@@ -154,6 +156,14 @@ def assert_maintenance_follows_retention(daemon: Daemon) -> None:
     assert [figures[name] for name in ("orgs compacted", "orgs sorted", "hours kept")] == [len(ORGS), 0, RETAIN_HOURS]
     daemon.now += timedelta(seconds=SECONDS)
     assert "nobody else has had a turn since" in str(daemon.tick("mail_maintenance_sensor").skip_message)
+
+
+def assert_no_turn_of_a_paused_lake_is_asked_for(mail: Traffic, daemon: Daemon) -> None:
+    mail.tables.set_paused("2026-01-01T08:00:00Z")
+    for sensor in ("ingestion", "maintenance", "metrics"):
+        skipped = daemon.tick(f"mail_{sensor}_sensor")
+        assert skipped.skip_message == "mail is paused since 2026-01-01T08:00:00Z: `lake engagement resume mail`."
+    mail.tables.set_paused(None)
 
 
 def assert_a_stream_is_asked_for_when_its_interval_is_over(daemon: Daemon) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections import Counter
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -17,12 +18,13 @@ from lake_assets.base.failpoints import TURN_GIVEN
 from lake_assets.cli.engagement import engagement
 from lake_assets.coordination import zookeeper_client
 from lake_assets.engagement.maintenance.reclaim import reclaim
-from lake_assets.engagement.model.lake import StreamName
+from lake_assets.engagement.model.lake import STREAMS, StreamName
 from lake_assets.engagement.model.table_schemas import ENGAGEMENT, MUTATION_REQUEST
 from lake_assets.engagement.model.turn_order import coordinator_of
+from lake_assets.engagement.notifications.change_reader import BatchEffect
 from lake_assets.engagement.requests.identity import Op
 from lake_assets.engagement.streams.batch import run_batch
-from lake_assets.engagement.streams.turn import TurnReport, coordinator, take_turn
+from lake_assets.engagement.streams.turn import TurnReport, coordinator, take_due_turns, take_turn, with_effect
 from lake_assets.errors import ClaimRefused, LockLost, LockNotFree, TurnRefused
 from lake_assets.pages.terminal.engagement import reclaimed
 from lake_assets_tests.engagement.child import RECLAIM
@@ -55,7 +57,7 @@ def turn(mail: Traffic) -> Iterator[Turn]:
         def take(name: StreamName) -> TurnReport:
             stream = mail.stream(name)
             coordinated = coordinator(stream, zk, mail.spark, timeout=PATIENCE_SECONDS)
-            return take_turn(stream, coordinated, max_wait=2 * SESSION_SECONDS)
+            return with_effect(stream, take_turn(stream, coordinated, max_wait=2 * SESSION_SECONDS))
 
         yield take
 
@@ -78,6 +80,8 @@ def test_d5_requests_are_applied_in_one_commit_or_parked_and_an_idle_turn_claims
     commit = applied.batch.commits["data"]
     assert commit is not None
     assert (commit.metrics["numTargetRowsUpdated"], commit.metrics["numTargetRowsDeleted"]) == ("6", "4")
+    assert applied.effect == BatchEffect(updated=6, deleted=4, requests=5, ids_moved=5)
+    assert set(applied.seconds) == {"wait", "rest", *applied.batch.commits}
     assert attempts(mail, "r3") == {1: "parked"}
     version = mail.tables.version(ENGAGEMENT)
     assert turn("ingestion") == TurnReport("mutation", None)
@@ -87,6 +91,24 @@ def test_d5_requests_are_applied_in_one_commit_or_parked_and_an_idle_turn_claims
     assert_late_rows_follow(mail, turn)
     mail.spark.sql(f"DELETE FROM {mail.tables.identifier(ENGAGEMENT)} WHERE org_id = 'acme'")
     assert "acme" not in {row["org_id"] for row in mail.rows(ENGAGEMENT)}
+
+
+@pytest.mark.journey
+@pytest.mark.timeout(1200)
+def test_due_turns_are_taken_in_their_order_until_all_is_read(mail: Traffic, turn: Turn) -> None:
+    mail.lake = replace(mail.lake, max_records=8)
+    mail.send(range(20), [b"{"])
+    mail.ask("acme", "convert", "lead 1", "contact 1")
+    first = turn("ingestion").effect
+    assert first is not None
+    with zookeeper_client(str(mail.home.zookeeper), session_seconds=SESSION_SECONDS) as zk:
+        due = take_due_turns(mail.tables, STREAMS, mail.spark, zk, mail.servers, max_wait=PATIENCE_SECONDS)
+        taken = [(stream.name, report.effect or BatchEffect()) for stream, report in due]
+    assert [name for name, _ in taken] == [*STREAMS, *STREAMS], "13 messages are left: two batches of ingestion"
+    effects = [first, *(effect for _, effect in taken)]
+    assert (sum(each.inserted for each in effects), sum(each.dead_letters for each in effects)) == (20, 1)
+    assert sum(each.requests for each in effects) == 1
+    mail.assert_true()
 
 
 def assert_late_rows_follow(mail: Traffic, turn: Turn) -> None:

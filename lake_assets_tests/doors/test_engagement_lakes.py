@@ -1,6 +1,6 @@
-"""Changes of engagement lakes as programs read them, without any server: of lakes whose last batches wait unfinished.
+"""What needs no server of an engagement lake: its changes as programs read them, and that it is paused.
 
-`benchmarks/home_before.py` has made them: six engagements each, e0 to e5, and then a batch without its notification.
+`benchmarks/home_before.py` has made the lakes: six engagements each, e0 to e5, then a batch without its notification.
 """
 
 from __future__ import annotations
@@ -58,3 +58,23 @@ def test_what_cannot_be_answered_is_refused_in_two_lines(lake: LakeDoor, words: 
     said = lake.refused("engagement", "changes", "email_event", *words)
     assert said.startswith(f"Error: {problem}")
     assert len(said.splitlines()) == 2
+
+
+@pytest.mark.parametrize("words", [["ingest"], ["maintain"], ["run", "--once"], ["run", "mutation", "--once"]])
+def test_no_turn_of_a_paused_lake_begins(lake: LakeDoor, words: list[str]) -> None:
+    verb, *rest = words
+    assert "paused since" in lake("engagement", "pause", "voice_insight")
+    said = lake.refused("engagement", verb, "voice_insight", *rest)
+    assert said.startswith("Error: The lake voice_insight is paused since 20")
+    assert said.splitlines()[1:] == ["  → Let its turns begin again: `lake engagement resume voice_insight`."]
+    assert "voice_insight goes on" in lake("engagement", "resume", "voice_insight")
+    assert "paused" not in lake.refused("engagement", verb, "voice_insight", *rest)
+
+
+def test_the_doctor_says_what_is_paused(lake: LakeDoor) -> None:
+    lake("engagement", "pause", "email_event")
+    since = lake("engagement", "pause", "email_event").split()[-1]
+    said = lake.run("doctor").out
+    lake("engagement", "resume", "email_event")
+    assert f"email_event is paused since {since}" in said
+    assert "is paused" not in lake.run("doctor").out
