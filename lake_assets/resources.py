@@ -17,8 +17,11 @@ from lake_assets.base.extras import installed
 from lake_assets.settings import Settings
 
 
-def lake_resources(chosen: Settings | None = None, **fields: str) -> dict[str, dg.ConfigurableResource[Any]]:
+def lake_resources(chosen: Settings | None = None, **fields: str) -> dict[str, Any]:
     """Return the resources of a code location by their keys, which all begin with `lake_assets`.
+
+    Of each engagement lake there is a `DeltaTableResource` for each table that assets take as input, such as
+    `lake_assets_LAKE_notification`, and for all lakes the I/O manager `lake_assets_delta_io_manager`.
 
     Nothing is opened before it is used; a session without rows needs no Spark.
 
@@ -27,6 +30,7 @@ def lake_resources(chosen: Settings | None = None, **fields: str) -> dict[str, d
         fields: `home`, `catalog_uri`, `warehouse`, `spark_remote`, `kafka` and `zookeeper`, as texts or as
             `dagster.EnvVar`, which Dagster reads in each process. The others are those of this process.
     """
+    from lake_assets.engagement.dagster.delta_tables import delta_resources
     from lake_assets.engagement.dagster.resource import EngagementResource
     from lake_assets.incremental.dagster.lake_resource import LAKE, LakeResource
     from lake_assets.serving.dagster import ServingResource
@@ -40,7 +44,10 @@ def lake_resources(chosen: Settings | None = None, **fields: str) -> dict[str, d
         from lake_assets.landing.dagster.resource import LandingResource
 
         kinds[f"{LAKE}_landing"] = LandingResource
-    return {key: kind(**fields) if chosen is None else kind.of(chosen) for key, kind in kinds.items()}
+    found = {key: kind(**fields) if chosen is None else kind.of(chosen) for key, kind in kinds.items()}
+    here = {name: value.get_value() if isinstance(value, dg.EnvVar) else value for name, value in fields.items()}
+    known = chosen or EngagementResource(**here).settings()
+    return {**found, **delta_resources(known)}
 
 
 class WatchedRunLauncher(dg.DefaultRunLauncher):

@@ -173,7 +173,12 @@ def load(folder: str) -> str:
     from lake_assets.definitions import defs
 
     assets = [key.to_user_string() for key in defs.resolve_asset_graph().get_all_asset_keys()]
-    return json.dumps({"assets": assets, "sensors": [sensor.name for sensor in defs.sensors or ()]})
+    names = [str(spec.metadata["dagster/table_name"]) for spec in defs.resolve_all_asset_specs() if _has_columns(spec)]
+    return json.dumps({"assets": assets, "sensors": [sensor.name for sensor in defs.sensors or ()], "tables": names})
+
+
+def _has_columns(spec: dg.AssetSpec) -> bool:
+    return bool({"dagster/table_name", "dagster/column_schema"} <= set(spec.metadata))
 
 
 def test_it_loads_with_its_tables_and_nothing_of_other_parts(own: Own, folder: Path, variables: dict[str, str]) -> None:
@@ -221,6 +226,7 @@ def test_parts_are_chosen_by_what_is_declared(folder: Path, bare_home: Settings)
         *(f"engagement/chat/kafka/{name}" for name in TURNS[:-1]),
         *("serving/visit_fact", "serving/chat_metrics"),
     }
+    assert {f"chat.{name}" for name in ("engagement", "notification", "engagement_metrics")} <= set(found["tables"])
     assert set(found["sensors"]) == {
         *("sessions_sensor", "raw_tables_sensor", "targets_sensor", "landing_sensor", "serving_sensor"),
         "landing_merging_sensor",

@@ -144,6 +144,7 @@ def maintain(lake: LakeName, as_json: AsJson = False) -> None:
 
     found = settings()
     tables = _open_tables(lake)
+    tables.refuse_if_paused()
     retain_hours = tables.lake.retain_hours or found.retain_hours
     with _spark_and_zookeeper() as (spark, zk):
         done = maintenance.take_turn(tables, spark, zk, max_wait=found.turn_seconds, retain_hours=retain_hours)

@@ -1,15 +1,20 @@
-"""What needs no server of an engagement lake: its changes as programs read them, and that it is paused.
+"""What needs no server of an engagement lake: its changes and tables as programs read them, and that it is paused.
 
 `benchmarks/home_before.py` has made the lakes: six engagements each, e0 to e5, then a batch without its notification.
 """
 
-from __future__ import annotations
-
 import tarfile
+from collections.abc import Iterator
+from typing import Any
 
+import dagster as dg
+import pandas as pd
+import pyarrow as pa
 import pytest
+from dagster_deltalake import DeltaTableResource
+from deltalake import DeltaTable, QueryBuilder
 
-from lake_assets import LakeError, Settings, read_changes
+from lake_assets import LakeError, Settings, lake_resources, read_changes
 from lake_assets_tests.doors.golden_home import HOMES
 from lake_assets_tests.doors.lake_door import LakeDoor
 
@@ -60,7 +65,7 @@ def test_what_cannot_be_answered_is_refused_in_two_lines(lake: LakeDoor, words: 
     assert len(said.splitlines()) == 2
 
 
-@pytest.mark.parametrize("words", [["ingest"], ["maintain"], ["run", "--once"], ["run", "mutation", "--once"]])
+@pytest.mark.parametrize("words", [["ingest"], ["maintain"], ["run", "mutation", "--once"]])
 def test_no_turn_of_a_paused_lake_begins(lake: LakeDoor, words: list[str]) -> None:
     verb, *rest = words
     assert "paused since" in lake("engagement", "pause", "voice_insight")
@@ -78,3 +83,75 @@ def test_the_doctor_says_what_is_paused(lake: LakeDoor) -> None:
     lake("engagement", "resume", "email_event")
     assert f"email_event is paused since {since}" in said
     assert "is paused" not in lake.run("doctor").out
+
+
+VOICE = ["engagement", "voice_insight"]
+ORG = dg.StaticPartitionsDefinition(["acme", "o'neil \\ sons"])
+OURS = "lake_assets_delta_io_manager"
+SEEN: dict[str, Any] = {}
+"""What assets were given."""
+
+
+@dg.asset(key=["reports", "told"], ins={"notification": dg.AssetIn([*VOICE, "notification"])}, io_manager_key=OURS)
+def told(notification: pd.DataFrame) -> pd.DataFrame:
+    return notification[["org_id", "inserted"]]
+
+
+@dg.asset(ins={"told": dg.AssetIn(["reports", "told"]), "rows": dg.AssetIn([*VOICE, "engagement"])})
+def read(told: pa.Table, rows: pa.Table, lake_assets_voice_insight_engagement: DeltaTableResource) -> None:
+    query = (
+        QueryBuilder().register("t", lake_assets_voice_insight_engagement.load()).execute("SELECT count(*) AS n FROM t")
+    )
+    SEEN.update(told=told.to_pylist(), rows=sorted(rows["engagement_id"].to_pylist()), n=pa.table(query.read_all()))
+
+
+@dg.asset(key=["reports", "by_org"], partitions_def=ORG, metadata={"partition_expr": "org_id"}, io_manager_key=OURS)
+def by_org(context: dg.AssetExecutionContext) -> pa.Table:
+    SEEN["written"] = SEEN.get("written", 0) + 1
+    return pa.table({"org_id": [context.partition_key], "written": [SEEN["written"]]})
+
+
+@dg.asset(ins={"part": dg.AssetIn(["reports", "by_org"])}, partitions_def=ORG)
+def of_one_org(part: pd.DataFrame) -> None:
+    SEEN["part"] = part.to_dict("records")
+
+
+@dg.asset(key=[*VOICE, "engagement_copy"], io_manager_key=OURS)
+def in_the_lake() -> pd.DataFrame:
+    return pd.DataFrame({"a": [1]})
+
+
+@pytest.fixture
+def location(lake: LakeDoor) -> Iterator[tuple[dg.JobDefinition, dg.DagsterInstance]]:
+    """A code location of somebody else, with two tables of a lake."""
+    settings = Settings(home=lake.home, lakes=LAKES, spark_remote="sc://127.0.0.1:1")
+    of_lake = [dg.AssetSpec([*VOICE, name]).with_io_manager_key(OURS) for name in ("notification", "engagement")]
+    own = [told, read, by_org, of_one_org, in_the_lake]
+    definitions = dg.Definitions(assets=[*own, *of_lake], resources=lake_resources(settings))
+    with dg.instance_for_test() as instance:
+        yield definitions.resolve_implicit_global_asset_job_def(), instance
+
+
+def test_assets_take_tables_by_their_keys_and_become_delta_tables(
+    lake: LakeDoor, location: tuple[dg.JobDefinition, dg.DagsterInstance]
+) -> None:
+    """An erasure has left deletion vectors in the rows of the lake."""
+    job, instance = location
+    assert job.execute_in_process(instance=instance, asset_selection=[told.key, read.key]).success
+    assert SEEN["told"] == [{"org_id": "acme", "inserted": 6}]
+    assert (SEEN["rows"], SEEN["n"]["n"].to_pylist()) == (["e0", "e1", "e3", "e4"], [4])
+    for org in (*ORG.get_partition_keys(), "acme"):
+        done = job.execute_in_process(instance=instance, asset_selection=[by_org.key], partition_key=org)
+        assert done.success
+        assert "error while computing table stats" not in str(done.all_events)
+    table = DeltaTable(str(lake.home / "warehouse" / "engagement" / "reports" / "by_org"))
+    assert table.metadata().partition_columns == ["org_id"]
+    assert job.execute_in_process(instance=instance, asset_selection=[of_one_org.key], partition_key="acme").success
+    assert SEEN["part"] == [{"org_id": "acme", "written": 3}]
+
+
+def test_no_output_replaces_a_table_of_a_lake(location: tuple[dg.JobDefinition, dg.DagsterInstance]) -> None:
+    job, instance = location
+    done = job.execute_in_process(instance=instance, asset_selection=[in_the_lake.key], raise_on_error=False)
+    [failed] = [event for event in done.all_events if event.is_step_failure]
+    assert "would overwrite engagement_copy of the lake voice_insight" in str(failed.step_failure_data.error)

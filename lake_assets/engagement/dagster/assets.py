@@ -11,6 +11,7 @@ import dagster as dg
 from lake_assets.connections.addresses import DASHBOARD_PATH
 from lake_assets.coordination import zookeeper_client
 from lake_assets.engagement.dagster.checks import check_results, check_specs, late_turn, turn_in_time, turn_spec
+from lake_assets.engagement.dagster.delta_tables import IO_MANAGER, table_metadata
 from lake_assets.engagement.dagster.graph import engagement_key, external_specs, group_of, topic_key
 from lake_assets.engagement.dagster.resource import EngagementResource
 from lake_assets.engagement.dagster.run_metadata import maintenance_metadata, refresh_metadata, turn_metadata
@@ -43,7 +44,7 @@ def engagement_definitions(
     max_wait: float,
     clock: Clock,
 ) -> dg.Definitions:
-    """Return the assets, checks, jobs and sensors of lakes. Their code location must define `RESOURCES`.
+    """Return the assets, checks, jobs and sensors of lakes. Their code location must define `lake_resources`.
 
     Args:
         seconds: Stream → interval between its turns, of lakes that declare none of their own.
@@ -163,7 +164,6 @@ def maintenance_asset(lake: EngagementLake, *, retain_hours: int, max_wait: floa
 def metrics_asset(lake: EngagementLake, orgs: dg.DynamicPartitionsDefinition) -> dg.AssetsDefinition:
     """Return the asset of a lake's metrics, partitioned by org. A run materializes only the orgs that it recomputes."""
     key = engagement_key(lake, ENGAGEMENT_METRICS)
-    columns = [dg.TableColumn(name, kind) for name, kind in metrics_columns(lake.metrics).items()]
     spec = dg.AssetSpec(
         key=key,
         deps=[engagement_key(lake, NOTIFICATION)],
@@ -173,11 +173,11 @@ def metrics_asset(lake: EngagementLake, orgs: dg.DynamicPartitionsDefinition) ->
         description=f"{_words(lake)} of {lake.name} by org, day, rep, cadence and template, with rates.",
         partitions_def=orgs,
         metadata={
-            "dagster/column_schema": dg.TableSchema(columns),
-            "dagster/storage_kind": "delta",
+            **table_metadata(lake, ENGAGEMENT_METRICS, metrics_columns(lake.metrics)),
+            "partition_expr": "org_id",
             "lake/dashboard": dg.MetadataValue.url(f"{DASHBOARD_PATH}/{lake.name}"),
         },
-    )
+    ).with_io_manager_key(IO_MANAGER)
 
     @dg.multi_asset(
         name=key.to_python_identifier(),

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import dagster as dg
 
+from lake_assets.engagement.dagster.delta_tables import IO_MANAGER, table_metadata
 from lake_assets.engagement.model.lake import STREAMS, EngagementLake, StreamName
-from lake_assets.engagement.model.table_schemas import ENGAGEMENT, NOTIFICATION
+from lake_assets.engagement.model.table_schemas import ENGAGEMENT, NOTIFICATION, spark_tables
 
 PREFIX = "engagement"
 
@@ -47,6 +48,12 @@ def external_specs(lake: EngagementLake) -> list[dg.AssetSpec]:
 
 
 def _table(lake: EngagementLake, name: str, deps: list[dg.AssetKey], description: str) -> dg.AssetSpec:
+    (columns,) = (schema.columns for schema in spark_tables(lake) if schema.name == name)
     return dg.AssetSpec(
-        engagement_key(lake, name), deps=deps, group_name=group_of(lake), kinds={"delta"}, description=description
-    )
+        engagement_key(lake, name),
+        deps=deps,
+        group_name=group_of(lake),
+        kinds={"delta"},
+        description=description,
+        metadata=table_metadata(lake, name, columns),
+    ).with_io_manager_key(IO_MANAGER)

@@ -13,6 +13,7 @@ import dagster as dg
 import pytest
 
 from lake_assets.engagement.dagster.assets import engagement_definitions
+from lake_assets.engagement.dagster.delta_tables import delta_resources
 from lake_assets.engagement.dagster.graph import engagement_key
 from lake_assets.engagement.dagster.turn_sensors import RETRY_SECONDS
 from lake_assets.engagement.model.lake import STREAMS
@@ -48,6 +49,7 @@ class Daemon:
         )
         handed = {"lake_assets_engagement": services, LAKE: SimpleNamespace(spark_session=mail.spark)}
         self.resources = {name: dg.ResourceDefinition.hardcoded_resource(value) for name, value in handed.items()}
+        self.resources |= delta_resources(mail.home)
         lakes = [mail.lake, replace(mail.lake, name="untouched")]
         streams = engagement_definitions(
             lakes,
