@@ -249,6 +249,27 @@ def changes(
 
 
 @engagement.command()
+def graph(
+    lake: LakeName,
+    org: Annotated[str, typer.Argument(metavar="ORG", help="An org of LAKE.")],
+    who_id: Annotated[str | None, typer.Argument(metavar="ID", help="An id that a request names.")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Draw the requests of ORG that are connected with ID: chains, merges, cycles, and where each id ends.
+
+    Without ID, list the groups of connected ids, the largest first. Starts no Spark.
+    """
+    from lake_assets.engagement.monitoring import id_graph
+    from lake_assets.pages.terminal import engagement as views
+
+    tables = _open_tables(lake)
+    if who_id is None:
+        render(id_graph.components(tables, org), views.components, as_json=as_json)
+    else:
+        render(id_graph.component(tables, org, who_id), views.component, as_json=as_json)
+
+
+@engagement.command()
 def metrics(
     lake: LakeName,
     orgs: Annotated[

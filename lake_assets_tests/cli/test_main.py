@@ -22,7 +22,7 @@ SLOW = ("dagster", "kazoo", "plotly", "pyarrow", "pyiceberg", "pyspark")
 COMMANDS = """
 audit backup catch-up check complete completion demo doctor down init inspect land maintain migrate
 new plan rebuild repair report restart restore sessions setup signal status up verify why erase
-engagement: accept changes dashboard dead-letters ingest init maintain metrics mutate pause reclaim
+engagement: accept changes dashboard dead-letters graph ingest init maintain metrics mutate pause reclaim
 engagement: resume retain run simulate status
 erasure: certify
 landing: accept compact dead-letters init load page policy read repair reshard run scrub simulate status tail verify

@@ -5,6 +5,7 @@
 
 import tarfile
 from collections.abc import Iterator
+from datetime import UTC, datetime
 from typing import Any
 
 import dagster as dg
@@ -12,13 +13,13 @@ import pandas as pd
 import pyarrow as pa
 import pytest
 from dagster_deltalake import DeltaTableResource
-from deltalake import DeltaTable, QueryBuilder
+from deltalake import DeltaTable, QueryBuilder, write_deltalake
 
 from lake_assets import LakeError, Settings, lake_resources, read_changes
 from lake_assets_tests.doors.golden_home import HOMES
 from lake_assets_tests.doors.lake_door import LakeDoor
 
-LAKES = "email_event,voice_insight"
+LAKES = "email_event,meeting_event,voice_insight"
 SIX = [("insert", f"e{number}", f"w{number % 3}") for number in range(6)]
 
 
@@ -32,7 +33,7 @@ def lake(tmp_path_factory: pytest.TempPathFactory) -> LakeDoor:
 
 
 def test_each_change_is_read_once_and_none_before_its_notification(lake: LakeDoor) -> None:
-    for name in LAKES.split(","):
+    for name in ("email_event", "voice_insight"):
         first = lake.json("engagement", "changes", name)
         assert [(row["_change_type"], row["engagement_id"], row["who_id"]) for row in first["rows"]] == SIX
         assert [(told["org_id"], told["inserted"]) for told in first["notifications"]] == [("acme", 6)]
@@ -83,6 +84,54 @@ def test_the_doctor_says_what_is_paused(lake: LakeDoor) -> None:
     lake("engagement", "resume", "email_event")
     assert f"email_event is paused since {since}" in said
     assert "is paused" not in lake.run("doctor").out
+
+
+STEPS = [
+    ("convert", "1", "2"),
+    ("convert", "2", "3"),
+    ("convert", "3", "4"),
+    ("merge", "5", "4"),
+    ("delete", "4", None),
+    ("convert", "4", "6"),
+    ("convert", "6", "7"),
+    ("convert", "7", "6"),
+]
+"""Requests of one org, an hour apart: a chain, a merge, a deletion, an id that is used again, and a cycle."""
+
+
+def test_the_graph_of_an_org_shows_chains_merges_cycles_and_where_each_id_ends(lake: LakeDoor) -> None:
+    table = DeltaTable(str(lake.home / "warehouse" / "engagement" / "meeting_event" / "mutation_request"))
+    schema = pa.schema(table.schema().to_arrow())
+    rows = []
+    for hour, (op, old_id, new_id) in enumerate(STEPS):
+        told = {"org_id": "acme", "request_id": f"step {hour}", "op": op, "old_id": old_id, "new_id": new_id}
+        at = {"executed_at": datetime(2026, 3, 1, hour, tzinfo=UTC), "partition": 0, "offset": hour}
+        rows.append({**told, **at, "status": "applied", "batch_id": 1})
+    write_deltalake(table, pa.Table.from_pylist(rows, schema=schema), mode="append")
+    largest, *others = lake.json("engagement", "graph", "meeting_event", "acme")
+    assert (largest, len(others)) == ({"id": "1", "ids": 7, "requests": 8}, 3)
+    found = lake.json("engagement", "graph", "meeting_event", "acme", "2")
+    assert found["ids"] == [str(number) for number in range(1, 8)]
+    assert [each["request_id"] for each in found["requests"]] == [f"step {hour}" for hour in range(8)]
+    assert (found["merges"], found["cycles"]) == (["4", "6"], [["6", "7"]])
+    ends = [(each["old_id"], each["new_id"], each["until"][11:13]) for each in found["ends"]]
+    deleted = [(str(number), None, f"{number - 1:02}") for number in (1, 2, 3)]
+    assert ends == [*deleted, ("4", None, "04"), ("4", "6", "05"), ("5", None, "03"), ("7", "6", "07")]
+    drawn = lake("engagement", "graph", "meeting_event", "acme", "2")
+    assert "a cycle: 6, 7" in drawn
+    assert "4: rows engaged until 2026-03-01 04:00:00 are deleted" in drawn
+
+
+@pytest.mark.parametrize(
+    ("words", "problem"),
+    [
+        (["acme", "nobody"], "No request of acme names the id 'nobody'."),
+        (["globex"], "The lake email_event has no org"),
+    ],
+)
+def test_a_graph_of_nothing_is_refused(lake: LakeDoor, words: list[str], problem: str) -> None:
+    assert lake.refused("engagement", "graph", "email_event", *words).startswith(f"Error: {problem}")
+    assert lake.json("engagement", "graph", "email_event", "acme") == []
 
 
 VOICE = ["engagement", "voice_insight"]

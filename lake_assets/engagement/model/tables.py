@@ -222,6 +222,15 @@ class LakeTables:
         registered = read_rows(open_table(self.location(ORG)), ["org_id"])
         return sorted(registered["org_id"].to_pylist())
 
+    def require_org(self, org: str) -> None:
+        """Raise `UsageError` if an org is not registered."""
+        if org not in self.orgs():
+            name = self.lake.name
+            raise UsageError(
+                f"The lake {name} has no org {org!r}.",
+                remedy=f"Name a registered org, or register it: `lake engagement init {name} --org ORG`.",
+            )
+
     def register_orgs(self, ttl_days: Mapping[str, int | None]) -> None:
         """Register orgs, or change the retention of registered ones.
 

@@ -94,12 +94,8 @@ def read_changes(
 def changes_of(tables: LakeTables, cursor: str | int | None, org_id: str | None = None) -> Changes:
     """Return what `read_changes` returns, of the tables of a lake."""
     since = _version(tables, cursor)
-    if org_id is not None and org_id not in tables.orgs():
-        name = tables.lake.name
-        raise UsageError(
-            f"The lake {name} has no org {org_id!r}.",
-            remedy=f"Name a registered org, or register it: `lake engagement init {name} --org ORG`.",
-        )
+    if org_id is not None:
+        tables.require_org(org_id)
     last, versions = notified_since(tables, since)
     rows = changed_rows(tables, since, last, versions, org_id=org_id)
     wanted: list[tuple[str, str, object]] = [("version", ">", since), ("version", "<=", last)]

@@ -6,10 +6,13 @@ from collections.abc import Iterator, Sequence
 from itertools import islice
 from typing import Any
 
+from networkx import generate_network_text
+
 from lake_assets.engagement.erasure.certificate import LakeCertificate
 from lake_assets.engagement.maintenance.maintain import MaintenanceReport
 from lake_assets.engagement.maintenance.reclaim import Reclaimed
 from lake_assets.engagement.metrics.refresh import Refresh
+from lake_assets.engagement.monitoring.id_graph import Component, ComponentSize, Move, digraph
 from lake_assets.engagement.monitoring.status import StreamStatus
 from lake_assets.engagement.notifications.change_reader import BatchEffect, Changes, collapsed
 from lake_assets.engagement.streams.accept import Accepted
@@ -23,7 +26,7 @@ SHOWN_CHARACTERS = 120
 """Of the text of a message."""
 
 SHOWN_ROWS = 100
-"""Of changed rows; an update has two."""
+"""Of changed rows, of which an update has two, and of requests and components."""
 
 STREAMS: TableView[StreamStatus] = TableView(
     (
@@ -128,6 +131,55 @@ def changes(found: Changes) -> Iterator[Part]:
     yield ", ".join(f"{count:,} {name}" for name, count in told.items()) + f"; the next cursor is {found.cursor}"
     if next(rows, None) is not None:
         yield f"Only the first {SHOWN_ROWS} rows are shown; --json prints all."
+
+
+COMPONENTS: TableView[ComponentSize] = TableView(
+    (
+        Column("connected with", lambda size: size.id),
+        Column("ids", lambda size: f"{size.ids:,}", right=True),
+        Column("requests", lambda size: f"{size.requests:,}", right=True),
+    ),
+    empty="No request is known.",
+)
+
+
+def components(found: Sequence[ComponentSize]) -> Iterator[Part]:
+    """Show the largest components of an org."""
+    yield from COMPONENTS(found[:SHOWN_ROWS])
+    if len(found) > SHOWN_ROWS:
+        yield f"{len(found) - SHOWN_ROWS:,} more are smaller; --json lists all."
+
+
+def component(found: Component) -> Iterator[Part]:
+    """Draw a component, then its requests in order of time, and where rows of each id end."""
+    parts = [counted(len(found.ids), "id"), counted(len(found.requests), "request")]
+    parts.append(f"the longest chain has {counted(found.longest_chain, 'step')}")
+    yield ", ".join(parts)
+    if found.merges:
+        yield f"several ids move to: {', '.join(found.merges[:SHOWN_ROWS])}"
+    for cycle in found.cycles[:SHOWN_ROWS]:
+        yield f"a cycle: {', '.join(cycle[:SHOWN_ROWS])}"
+    shown = found.requests[:SHOWN_ROWS]
+    yield from generate_network_text(digraph((each.old_id, each.new_id) for each in shown))
+    yield from REQUESTS(shown)
+    for end in found.ends[:SHOWN_ROWS]:
+        after = "" if end.after is None else f" after {moment(end.after)}"
+        goal = "are deleted" if end.new_id is None else f"end at {end.new_id}"
+        yield f"{end.old_id}: rows engaged{after} until {moment(end.until)} {goal}"
+    if len(found.requests) > SHOWN_ROWS:
+        yield f"Only the first {SHOWN_ROWS} requests are shown; --json has all."
+
+
+REQUESTS: TableView[Move] = TableView(
+    (
+        Column("executed at", lambda each: moment(each.executed_at)),
+        Column("op", lambda each: each.op),
+        Column("from", lambda each: each.old_id),
+        Column("to", lambda each: each.new_id),
+        Column("status", lambda each: each.status),
+        Column("request", lambda each: each.request_id),
+    )
+)
 
 
 def dead_letters(found: Sequence[Letters]) -> Iterator[Part]:
