@@ -32,6 +32,9 @@ ServingError
 ├── TableNotServed
 ├── QueryRefused            a query that is not allowed
 └── QueryStopped            a query that exceeded its limits, or lost its lease
+
+UsageError
+└── UnknownSegment
 """
 
 from __future__ import annotations
@@ -41,7 +44,7 @@ from collections.abc import Iterable, Mapping
 from datetime import datetime
 from pathlib import Path
 
-from lake_assets.errors import ServingError
+from lake_assets.errors import ServingError, UsageError
 
 SHOWN_NAMES = 3
 """Segments that a message names."""
@@ -325,6 +328,13 @@ class SegmentDamaged(ServingError):
             remedy=f"`lake serving verify {table} --repair` restores it from its source if that has not changed since. "
             f"Otherwise push {table} again, or revert to an earlier push: `lake serving lineage {table}`.",
         )
+
+
+class UnknownSegment(UsageError):
+    """The table has no such segment."""
+
+    def __init__(self, table: str, segment: str) -> None:
+        super().__init__(f"{table} has no segment {segment!r}.", remedy=f"See `lake serving lineage {table} --json`.")
 
 
 class TableNotServed(ServingError):

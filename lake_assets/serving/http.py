@@ -51,6 +51,7 @@ from lake_assets.serving.errors import (
     TableNotServed,
     TargetTaken,
     TokenNeeded,
+    UnknownSegment,
 )
 from lake_assets.serving.lineage import SegmentLineage
 from lake_assets.serving.query import query
@@ -411,6 +412,7 @@ NO_TEXT = ("string_unicode",)
 SERVICE_UNAVAILABLE = 503
 STATUS_CODES = (
     (TableNotServed, 404),
+    (UnknownSegment, 404),
     (QueryRefused, 400),
     (UsageError, 400),
     (QueryStopped, 422),

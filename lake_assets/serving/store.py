@@ -47,6 +47,7 @@ from lake_assets.serving.errors import (
     NameTaken,
     QueryStopped,
     TableNotServed,
+    UnknownSegment,
     UploadDamaged,
 )
 from lake_assets.serving.lineage import (
@@ -519,7 +520,7 @@ class Store:
 
         Raises:
             SegmentHeld: Readers see a segment, or a live entry names it.
-            UsageError: There is no such segment.
+            UnknownSegment: There is no such segment.
         """
         stored = self.files.stored(table)  # listed before the lineage is read: see `check_lineage_exists`
         self.registry.sync()
@@ -529,9 +530,7 @@ class Store:
             self.check_lineage_exists(table, state, stored)
             unknown = missing(segments, state.segments.union(stored))
             if unknown:
-                raise UsageError(
-                    f"{table} has no segment {min(unknown)!r}.", remedy=f"See `lake serving lineage {table} --json`."
-                )
+                raise UnknownSegment(table, min(unknown))
             return {table: delete_segments(state.lineage, segments, routed=state.routed)}
 
         change = self.registry.update(decide, table)[table]

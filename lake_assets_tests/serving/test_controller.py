@@ -116,7 +116,7 @@ def test_a_replacement_call_by_call(http: httpx.Client, served: World, tmp_path:
     left = served.files.path(table, "left_by_hand")
     left.write_bytes(b"no segment")
     assert http.delete(f"/segments/{table}/left_by_hand").json() == {"status": "Segment deleted"}
-    assert http.delete(f"/segments/{table}/left_by_hand").status_code == 400
+    assert http.delete(f"/segments/{table}/left_by_hand").status_code == 404
     assert not left.exists()
 
 
