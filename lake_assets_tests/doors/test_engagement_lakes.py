@@ -119,6 +119,8 @@ def test_the_graph_of_an_org_shows_chains_merges_cycles_and_where_each_id_ends(l
     assert ends == [*deleted, ("4", None, "04"), ("4", "6", "05"), ("5", None, "03"), ("7", "6", "07")]
     drawn = lake("engagement", "graph", "meeting_event", "acme", "2")
     assert "a cycle: 6, 7" in drawn
+    pending = lake.json("engagement", "graph", "meeting_event", "acme", "w9")
+    assert (pending["ids"], pending["requests"][0]["status"], pending["ends"]) == (["c9", "w9"], "parked", [])
     assert "4: rows engaged until 2026-03-01 04:00:00 are deleted" in drawn
 
 

@@ -55,12 +55,14 @@ def turn(app_name: str, report: TurnReport) -> str:
     """Return the line of a turn that a stream took."""
     if report.batch is None:
         return f"{app_name}: no batch was due."
-    done = "" if report.effect is None else effect(report.effect)
-    dropped = f"; {counted(report.batch.dropped, 'message')} dropped" if report.batch.dropped else ""
-    repeated = f"; {counted(report.batch.repeated, 'message')} repeated" if report.batch.repeated else ""
+    parts = [] if report.effect is None else [effect(report.effect)]
+    if report.batch.dropped:
+        parts.append(f"{counted(report.batch.dropped, 'message')} dropped")
+    if report.batch.repeated:
+        parts.append(f"{counted(report.batch.repeated, 'message')} repeated")
     steps = ", ".join(f"{step} {took:.1f}" for step, took in report.seconds.items())
-    total = f"{sum(report.seconds.values()):.1f} s ({steps})"
-    return f"{app_name}: batch {report.batch.batch.batch_id}: {done}{dropped}{repeated}; {total}"
+    parts.append(f"{sum(report.seconds.values()):.1f} s ({steps})")
+    return f"{app_name}: batch {report.batch.batch.batch_id}: {'; '.join(parts)}"
 
 
 def effect(done: BatchEffect) -> str:
