@@ -23,7 +23,7 @@ from benchmarks.processes import cpu_seconds_of_home
 
 LAKE = (sys.executable, "-m", "lake_assets.cli.main")
 MANY = (sys.executable, "-m", "benchmarks.many_tables")
-LOAD = "from lake_assets.definitions import defs; defs.get_repository_def().load_all_definitions()"
+LOAD = "from lake_assets.definitions import defs; defs().get_repository_def().load_all_definitions()"
 WARM_UP_SECONDS = 90
 """Time after the start in which each target is looked at for the first time."""
 IDLE_SECONDS = 60

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
+from pathlib import Path
 
 import dagster as dg
 
-from lake_assets.definitions import defs
+from lake_assets.definitions import declared
 from lake_assets.engagement.model.lake import STREAMS
 from lake_assets.engagement.model.lakes import LAKES
-from lake_assets.incremental.dagster.watch.run_retention_assets import KEY
+from lake_assets.settings import Settings
 
+defs = declared(Settings(home=Path("/nothing/is/opened")))
 GRAPH = defs.resolve_asset_graph()
 TABLES = [node for node in GRAPH.asset_nodes if node.group_name in ("raw", "core")]
-MAINTENANCE = [node for node in GRAPH.asset_nodes if node.group_name == "maintenance"]
 LANDING = [node for node in GRAPH.asset_nodes if node.group_name == "landing"]
 ENGAGEMENT = [node for node in GRAPH.asset_nodes if node.key.path[0] == "engagement"]
 SERVING = [node for node in GRAPH.asset_nodes if node.group_name == "serving"]
@@ -42,9 +42,7 @@ def test_all_assets_and_what_they_are_built_from() -> None:
 def test_each_asset_links_to_the_report() -> None:
     links = {node.metadata.get("lake/report") for node in GRAPH.asset_nodes}
     assert links == {dg.MetadataValue.url("/lake-report")}
-    assert len(TABLES) + len(MAINTENANCE) + len(LANDING) + len(ENGAGEMENT) + len(SERVING) == len(
-        list(GRAPH.asset_nodes)
-    )
+    assert len(TABLES) + len(LANDING) + len(ENGAGEMENT) + len(SERVING) == len(list(GRAPH.asset_nodes))
 
 
 def test_all_checks_and_which_of_them_block() -> None:
@@ -53,7 +51,6 @@ def test_all_checks_and_which_of_them_block() -> None:
     for key in (key for key in GRAPH.asset_check_keys if key.asset_key not in aside):
         checks = found.setdefault(key.asset_key.to_user_string(), {})
         checks[key.name] = GRAPH.get_check_spec(key).blocking
-    assert found.pop("maintenance/erasures") == {"erasures_finished": False}
     assert set(found) == {node.key.to_user_string() for node in TABLES if node.is_materializable}
     assert all(checks["quarantine_limit"] and not checks["quarantine"] for checks in found.values())
     assert found["core/signup_fact"] == {
@@ -146,32 +143,24 @@ def test_g17_a_run_needs_no_second_interpreter() -> None:
     assert defs.executor is dg.in_process_executor
 
 
-def test_every_table_has_its_maintenance_in_its_own_pool() -> None:
-    found = {node.key.to_user_string(): node.pools for node in MAINTENANCE}
-    assert found.pop("maintenance/erasures") == found.pop("maintenance/dagster") == set()
-    etl = ["etl/session", "etl/high_watermark", "etl/quarantine", "etl/erasure"]
-    tables = [*(node.key.to_user_string() for node in TABLES), *etl]
-    assert found == {f"maintenance/{table}": {table.replace("/", ".")} for table in tables}
-
-
-def test_maintenance_is_requested_daily_one_run_for_each_table() -> None:
-    landing = {name: defs.resolve_schedule_def(f"landing_{name}_schedule") for name in ("upkeep", "verification")}
-    assert {name: (found.cron_schedule, found.job_name) for name, found in landing.items()} == {
-        "upkeep": ("17 3 * * *", "landing_upkeep"),
-        "verification": ("47 4 * * *", "landing_verification"),
+def test_maintenance_is_one_job_that_takes_no_pool_daily() -> None:
+    """Sessions of all targets go on meanwhile."""
+    names = ("maintenance", "landing_upkeep", "landing_verification")
+    schedules = [defs.resolve_schedule_def(f"{name}_schedule") for name in names]
+    assert [(found.cron_schedule, found.job_name) for found in schedules] == [
+        ("17 3 * * *", "maintenance"),
+        ("17 3 * * *", "landing_upkeep"),
+        ("47 4 * * *", "landing_verification"),
+    ]
+    assert schedules[0].execution_timezone == "UTC"
+    assert schedules[0].default_status is dg.DefaultScheduleStatus.RUNNING
+    job = defs.resolve_job_def("maintenance")
+    assert {node.name: node.definition.pools for node in job.nodes} == {
+        "maintain_tables": set(),
+        "finish_erasures": set(),
+        "remove_old_runs": set(),
     }
-    schedule = defs.resolve_schedule_def("maintenance_schedule")
-    assert (schedule.cron_schedule, schedule.execution_timezone) == ("17 3 * * *", "UTC")
-    assert schedule.default_status is dg.DefaultScheduleStatus.RUNNING
-    context = dg.build_schedule_context(scheduled_execution_time=datetime(2026, 1, 2, 3, 17, tzinfo=UTC))
-    requests = schedule.evaluate_tick(context).run_requests or []
-    selected = [words(request.asset_selection or ()) for request in requests]
-    of_tables = [node.key.to_user_string() for node in MAINTENANCE if node.key != KEY]
-    assert sorted(selected) == sorted([name] for name in of_tables)
-    assert len({request.run_key for request in requests}) == len(requests)
-    runs = defs.resolve_schedule_def("run_retention_schedule")
-    assert (runs.cron_schedule, runs.execution_timezone) == ("17 3 * * *", "UTC")
-    assert runs.default_status is dg.DefaultScheduleStatus.RUNNING
+    assert not any(node.key.path[0] == "maintenance" for node in GRAPH.asset_nodes)
 
 
 def test_columns_are_traced_to_their_sources() -> None:

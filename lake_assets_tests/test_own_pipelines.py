@@ -170,8 +170,9 @@ def loaded(folder: Path, variables: Mapping[str, str]) -> dict[str, list[str]]:
 def load(folder: str) -> str:
     os.chdir(folder)
     sys.path[:0] = os.environ["PYTHONPATH"].split(os.pathsep)
-    from lake_assets.definitions import defs
+    from lake_assets.definitions import defs as load_definitions
 
+    defs = load_definitions()
     assets = [key.to_user_string() for key in defs.resolve_asset_graph().get_all_asset_keys()]
     names = [str(spec.metadata["dagster/table_name"]) for spec in defs.resolve_all_asset_specs() if _has_columns(spec)]
     return json.dumps({"assets": assets, "sensors": [sensor.name for sensor in defs.sensors or ()], "tables": names})

@@ -44,7 +44,7 @@ from lake_assets.definitions import defs
 from lake_assets.incremental.from_settings import open_engine
 from lake_assets.services.stack import PORT_NAMES, services_of
 from lake_assets.settings import settings
-groups = {node.group_name for node in defs.resolve_asset_graph().asset_nodes}
+groups = {node.group_name for node in defs().resolve_asset_graph().asset_nodes}
 services = [service.name for service in services_of(settings(), dict.fromkeys(PORT_NAMES, 1))]
 open_engine(settings()).create_tables()
 outputs = [CliRunner().invoke(app, command).output for command in (["plan", "signup_fact"], ["--help"])]
@@ -54,8 +54,8 @@ LAKE = "sys.argv = ['lake', *{arguments!r}]; runpy.run_module('lake_assets.cli.m
 
 ENGAGEMENT = {"engagement_email_event", "engagement_meeting_event", "engagement_voice_insight"}
 GROUPS: Mapping[str, set[str]] = {
-    "landing": {"raw", "core", "maintenance", "serving"},
-    "serving": {"raw", "core", "maintenance", "landing", *ENGAGEMENT},
+    "landing": {"raw", "core", "serving"},
+    "serving": {"raw", "core", "landing", *ENGAGEMENT},
 }
 """Extra that is not installed → the groups of assets that are left, whether or not `pages` is installed."""
 

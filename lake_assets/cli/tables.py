@@ -141,7 +141,7 @@ def maintain(
 
 def _remove_old_runs(catalog: Catalog, pipeline: Pipeline, *, quiet: bool) -> None:
     from lake_assets.connections.addresses import dagster_folder
-    from lake_assets.incremental.dagster.watch.run_retention_assets import purge_folder
+    from lake_assets.incremental.dagster.watch.run_retention import purge_folder
     from lake_assets.incremental.engine.engine import utc_now
 
     before = utc_now() - timedelta(days=settings().run_days)

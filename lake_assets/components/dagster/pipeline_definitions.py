@@ -9,8 +9,7 @@ import dagster as dg
 from lake_assets.connections.addresses import dagster_folder, kafka_address
 from lake_assets.connections.catalog import open_catalog
 from lake_assets.incremental.dagster.sensors import SensorTiming
-from lake_assets.incremental.dagster.watch.maintenance_assets import maintenance_definitions
-from lake_assets.incremental.dagster.watch.run_retention_assets import run_retention_definitions
+from lake_assets.incremental.dagster.watch.maintenance_job import maintenance_definitions
 from lake_assets.incremental.dagster.watch.verification_checks import verification_definitions
 from lake_assets.incremental.dagster.watch.watch_sensors import watch_definitions
 from lake_assets.incremental.declaration import Pipeline
@@ -37,14 +36,9 @@ def watching_definitions(pipeline: Pipeline, settings: Settings) -> dg.Definitio
             clock=utc_now,
             policy=maintenance_policy(settings),
             cron=settings.maintenance_cron,
-            elsewhere=erases_landed(settings, pipeline, utc_now),
-        ),
-        run_retention_definitions(
-            pipeline,
             folder=dagster_folder(settings.home),
             days=settings.run_days,
-            clock=utc_now,
-            cron=settings.maintenance_cron,
+            elsewhere=erases_landed(settings, pipeline, utc_now),
         ),
         watch_definitions(
             pipeline,

@@ -25,6 +25,7 @@ from lake_assets.dagster_processes.dagster.private_names import (
     Moved,
     code_server_command,
     import_definitions,
+    lazy_definitions,
     unknown_version,
     use_context,
     use_time_zones,
@@ -113,6 +114,8 @@ def preload(module: str, folder: str | None) -> None:
     with suppress(Moved):
         read_migrations()
     for value in list(vars(loaded).values()):
+        with suppress(Moved):
+            value = value() if isinstance(value, lazy_definitions()) and not value.has_context_arg else value
         if isinstance(value, dg.Definitions):
             value.get_repository_def().load_all_definitions()
 

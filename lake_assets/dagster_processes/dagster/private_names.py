@@ -39,6 +39,15 @@ def import_definitions(module: str, folder: str | None) -> Any:
     return _name("dagster._core.code_pointer", "load_python_module")(module, folder)
 
 
+def lazy_definitions() -> Any:
+    """Return the class of what `@dagster.definitions` makes of a function.
+
+    Raises:
+        Moved: It is not where it was.
+    """
+    return _name("dagster.components.definitions", "LazyDefinitions")
+
+
 def use_context(context: BaseContext) -> None:
     """Make code servers of this process start runs by a context of `multiprocessing`.
 

@@ -26,8 +26,13 @@ from dagster._core.storage.event_log.schema import (
 from dagster._core.storage.event_log.sql_event_log import SqlEventLogStorage
 from dagster._core.storage.event_log.sqlite.sqlite_event_log import SqliteEventLogStorage
 from dagster._core.storage.runs.sql_run_storage import SqlRunStorage
+from pyiceberg.catalog import Catalog
 
+from lake_assets.errors import TargetError
 from lake_assets.incremental.dagster.session_runs import FINISHED, SESSION_TAG
+from lake_assets.incremental.declaration import Pipeline
+from lake_assets.incremental.engine.session_log import SessionLog
+from lake_assets.incremental.engine.state import read_state
 
 BATCH = 500
 RUNLESS = ""
@@ -243,3 +248,32 @@ def _is_run_id(name: str) -> bool:
         return str(UUID(name)) == name
     except ValueError:
         return False
+
+
+def purge_folder(folder: Path, catalog: Catalog, pipeline: Pipeline, *, before: datetime) -> Purged:
+    """Remove the old runs of the instance in Dagster's folder of a data directory; nothing if there is none."""
+    if not (folder / "dagster.yaml").is_file() or not (folder / "history").is_dir():
+        return Purged()
+    with dg.DagsterInstance.from_config(str(folder)) as instance:
+        return purge(instance, before=before, sessions=unfinished_sessions(catalog, pipeline))
+
+
+def unfinished_sessions(catalog: Catalog, pipeline: Pipeline) -> set[str]:
+    """Return the ids of sessions that another program writes, or that an audit has stopped."""
+    found: set[str] = set()
+    log = SessionLog(catalog)
+    for target in pipeline.targets:
+        try:
+            state = read_state(catalog, log, target.table)
+        except TargetError:
+            continue
+        if state.blocked:
+            found.add(state.blocked["session_id"])
+        if state.opened:
+            found.add(state.opened["plan"]["session_id"])
+    return found
+
+
+def is_own(instance: dg.DagsterInstance, folder: Path) -> bool:
+    """Return whether an instance has its files in this folder."""
+    return not instance.is_ephemeral and Path(instance.root_directory).resolve() == folder.resolve()

@@ -14,9 +14,10 @@ from pyiceberg.catalog import Catalog
 
 from lake_assets.incremental.dagster.lake_resource import LAKE
 from lake_assets.incremental.dagster.session_runs import SESSION_TAG
-from lake_assets.incremental.dagster.watch.run_retention import purge
-from lake_assets.incremental.dagster.watch.run_retention_assets import purge_folder, run_retention_definitions
+from lake_assets.incremental.dagster.watch.maintenance_job import maintenance_definitions
+from lake_assets.incremental.dagster.watch.run_retention import purge, purge_folder
 from lake_assets.incremental.declaration import Pipeline, RawTable
+from lake_assets.incremental.operations.maintain import Policy
 
 DAYS = dg.StaticPartitionsDefinition(["mon", "tue", "wed"])
 FACT = AssetKey("fact")
@@ -160,34 +161,31 @@ PIPELINE = Pipeline(
 )
 
 
-def test_the_asset_and_the_command_purge_only_the_instance_of_the_data_directory(
+def test_the_job_and_the_command_purge_only_the_instance_of_the_data_directory(
     stored: DagsterInstance, catalog: Catalog, tmp_path: Path
 ) -> None:
     old = build(stored, "mon")
     build(stored, "tue")
     in_a_year = now() + timedelta(days=365)
-    foreign = retention_asset(tmp_path / "elsewhere", in_a_year)
-    assert figures_of(foreign, stored, catalog)["runs removed"] == 0
+    assert runs_removed(tmp_path / "elsewhere", in_a_year, stored, catalog) is None
     assert purge_folder(tmp_path / "elsewhere", catalog, PIPELINE, before=in_a_year).runs == 0
     assert stored.has_run(old)
-    own = retention_asset(tmp_path, in_a_year)
-    assert figures_of(own, stored, catalog)["runs removed"] == 1
+    assert runs_removed(tmp_path, in_a_year, stored, catalog) >= 1
     assert not stored.has_run(old)
     later = build(stored, "mon")
     build(stored, "tue")
-    assert purge_folder(tmp_path, catalog, PIPELINE, before=in_a_year).runs == 3  # with the first run of the asset
+    assert purge_folder(tmp_path, catalog, PIPELINE, before=in_a_year).runs == 3  # with the runs of the job
     assert not stored.has_run(later)
 
 
-def retention_asset(folder: Path, moment: datetime) -> dg.AssetsDefinition:
-    found = run_retention_definitions(PIPELINE, folder=folder, days=30, clock=lambda: moment, cron="17 3 * * *")
-    (asset,) = found.assets or ()
-    assert isinstance(asset, dg.AssetsDefinition)
-    return asset
-
-
-def figures_of(asset: dg.AssetsDefinition, instance: DagsterInstance, catalog: Catalog) -> dict[str, object]:
-    iceberg = dg.ResourceDefinition.hardcoded_resource(SimpleNamespace(catalog=lambda: catalog))
-    result = dg.materialize([asset], instance=instance, resources={LAKE: iceberg})
-    (event,) = result.asset_materializations_for_node(asset.op.name)
-    return {name: value.value for name, value in event.metadata.items()}
+def runs_removed(folder: Path, moment: datetime, instance: DagsterInstance, catalog: Catalog) -> object:
+    """By the job of a data directory; None if it has looked at nothing."""
+    found = maintenance_definitions(
+        PIPELINE, clock=lambda: moment, policy=Policy(), cron="17 3 * * *", folder=folder, days=30
+    )
+    lake = dg.ResourceDefinition.hardcoded_resource(SimpleNamespace(catalog=lambda: catalog))
+    job = dg.Definitions.merge(found, dg.Definitions(resources={LAKE: lake})).resolve_job_def("maintenance")
+    result = job.get_subset(op_selection=["remove_old_runs"]).execute_in_process(instance=instance)
+    (output,) = [event.step_output_data for event in result.all_events if event.is_successful_output]
+    removed = output.metadata.get("runs removed")
+    return removed.value if removed else None
