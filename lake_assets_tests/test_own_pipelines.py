@@ -34,11 +34,6 @@ from lake_assets_tests.processes import Child
 
 NOW = datetime(2026, 1, 2, tzinfo=UTC)
 
-ASSETS_OF_THE_PLATFORM = {
-    *(f"maintenance/etl/{table}" for table in ("session", "high_watermark", "quarantine", "erasure")),
-    "maintenance/dagster",
-}
-"""Those that are there whatever pipelines are named."""
 TURNS = ("ingestion", "mutation", "retention", "maintenance")
 
 SAME_ROWS = {"source_target_counts", "no_missing_events", "ties"}
@@ -58,8 +53,7 @@ class Own:
 
     @property
     def assets(self) -> set[str]:
-        tables = {*self.raw, *self.checks}
-        return ASSETS_OF_THE_PLATFORM | tables | {f"maintenance/{table}" for table in tables}
+        return {*self.raw, *self.checks}
 
     @property
     def sensors(self) -> set[str]:
@@ -217,11 +211,8 @@ def test_parts_are_chosen_by_what_is_declared(folder: Path, bare_home: Settings)
     (folder / "chat.yaml").write_text(f"name: chat\nfields: {{channel: string}}\n{metrics}\n")
     named = {"LAKE_HOME": str(bare_home.home), "LAKE_PIPELINES": "visits:PIPELINE", "LAKE_LAKES": "chat.yaml"}
     found = loaded(folder, {**named, "PYTHONPATH": "."})
-    tables = {"raw/visits", "raw/counted", "core/visit_fact"}
     assert set(found["assets"]) == {
-        *ASSETS_OF_THE_PLATFORM,
-        *tables,
-        *(f"maintenance/{table}" for table in tables),
+        *("raw/visits", "raw/counted", "core/visit_fact"),
         *("landing/a/web-visits", "landing/b/web-visits", "landing/web-visits", "kafka/web-visits"),
         *(f"engagement/chat/{name}" for name in (*TURNS, "engagement", "notification", "engagement_metrics")),
         *(f"engagement/chat/kafka/{name}" for name in TURNS[:-1]),

@@ -4,8 +4,6 @@ A run maintains the tables one by one. It takes no pool, so no session waits for
 is staged again, and a step of maintenance that meets a session is tried again.
 """
 
-from __future__ import annotations
-
 from datetime import timedelta
 from pathlib import Path
 

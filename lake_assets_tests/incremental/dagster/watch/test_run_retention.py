@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import dagster as dg
 import pytest
@@ -178,7 +179,7 @@ def test_the_job_and_the_command_purge_only_the_instance_of_the_data_directory(
     assert not stored.has_run(later)
 
 
-def runs_removed(folder: Path, moment: datetime, instance: DagsterInstance, catalog: Catalog) -> object:
+def runs_removed(folder: Path, moment: datetime, instance: DagsterInstance, catalog: Catalog) -> Any:
     """By the job of a data directory; None if it has looked at nothing."""
     found = maintenance_definitions(
         PIPELINE, clock=lambda: moment, policy=Policy(), cron="17 3 * * *", folder=folder, days=30
