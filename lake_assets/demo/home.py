@@ -83,6 +83,7 @@ def _write_settings(found: Settings, patience: int, more: Mapping[str, str]) -> 
     fixed = {
         "LAKE_START": START,
         "LAKE_END": END,
+        "LAKE_LAKES": "",  # Dagster shows what is declared, and a demo without engagement lakes uses none
         # The scenes expect exact sessions, even if the machine is so busy that a run takes minutes.
         "LAKE_SETTLE_SECONDS": str(patience),
         **more,
