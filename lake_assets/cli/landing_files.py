@@ -6,6 +6,7 @@ import os
 import sys
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from lake_assets.incremental.operations.health import Problem
     from lake_assets.landing.consume.deletions import Scrub
     from lake_assets.landing.consume.messages import Feed
+    from lake_assets.landing.files.sharding import DistinctId
     from lake_assets.landing.landing_service import LandingService
     from lake_assets.landing.manifest.zone_writer import ZoneWriter
 
@@ -157,21 +159,22 @@ def verify(
 
 def reshard(
     topic: Topic,
-    shards: Annotated[int, typer.Argument(metavar="SHARDS", help="The new number of shards, a multiple of --from.")],
-    of: Annotated[int, typer.Option("--from", help="The present number of shards.")] = 1,
+    shards: Annotated[int, typer.Argument(metavar="SHARDS", help="The new number of shards, more or fewer.")],
+    _: Annotated[int, typer.Option("--from", hidden=True, help="Not needed any more.")] = 1,
     zones: Zones = None,
 ) -> None:
-    """Distribute the records of TOPIC over SHARDS shards, by distinct id. If it was interrupted, run it again."""
+    """Distribute the records of TOPIC over SHARDS shards, by distinct id. If it was interrupted, run it again.
+
+    Files that land later come to SHARDS shards by the next call, or by `lake landing compact`.
+    """
     from lake_assets.incremental.engine.engine import utc_now
-    from lake_assets.landing.files.sharding import shards as shards_of_topic
     from lake_assets.landing.operations.reshard import reshard_all
 
     writers = open_zones(zones)
     distinct_id = _feed(topic).distinct_id_of
-    for shard in shards_of_topic(topic, of):
-        for zone, done in reshard_all(writers, shard, shards, distinct_id, utc_now):
-            state = f"waits for {done.waits_for}" if done.waits_for else "done"
-            typer.echo(f"{shard} in {zone}: {len(done.copies)} copies made; {state}")
+    for zone, done in reshard_all(writers, topic, shards, distinct_id, utc_now):
+        state = f"waits for {done.waits_for}" if done.waits_for else "done"
+        typer.echo(f"{topic} in {zone}: {len(done.copies)} copies made; {state}")
 
 
 def scrub(
@@ -222,13 +225,19 @@ def compact(
     zones: Zones = None,
 ) -> None:
     """Merge verified files into columnar files, the same ones in both zones, and remove old replaced files."""
+    from lake_assets.incremental.engine.engine import utc_now
     from lake_assets.landing.manifest.compaction_choice import GroupLimits
     from lake_assets.landing.manifest.status import shards_of, topics_of
     from lake_assets.landing.operations.compact import merge, to_columns
+    from lake_assets.landing.operations.reshard import bring_to_its_shards
     from lake_assets.landing.operations.sweep import sweep
 
     limits = GroupLimits(max_files, max_mb * BYTES_PER_MB)
-    for writer in open_zones(zones):
+    writers = open_zones(zones)
+    for found in topics_of(writers[0].manifest, topic):
+        with suppress(UsageError):  # of a topic that is not declared any more, nobody knows the ids
+            bring_to_its_shards(writers, found, partial(_distinct_id_of, found), utc_now)
+    for writer in writers:
         now = datetime.now(UTC)
         made: list[str] = []
         for shard in shards_of(writer.manifest, topic):
@@ -238,6 +247,10 @@ def compact(
         oldest = now - timedelta(hours=keep_hours)
         removed = [*sweep(writer.manifest, writer.zone, retired_before=oldest), *writer.zone.drop_drafts(oldest)]
         typer.echo(f"{writer.zone.name}: {len(made)} columnar files made, {len(removed)} old ones removed")
+
+
+def _distinct_id_of(topic: str) -> DistinctId:
+    return _feed(topic).distinct_id_of
 
 
 @quarantine.command("list")

@@ -92,7 +92,7 @@ def test_what_differs_is_listed_until_somebody_decides(landed: Landed) -> None:
         (["quarantine", "release", "c", "x"], "There is no zone 'c'"),
         (["quarantine", "discard", "a", "../x"], "Zone a has no file ../x"),
         (["reshard", "nothing", "2"], "No raw table is fed by the topic 'nothing'"),
-        (["reshard", TOPIC, "1"], "cannot be resharded to 1"),
+        (["reshard", TOPIC, "0"], "cannot be resharded to 0"),
         (["policy", "nothing", "--bytes", "5"], "No cutover policy of nothing is recorded"),
         (["compact", "nothing"], "Nothing of the topic 'nothing' has landed"),
         (["scrub", TOPIC, "x", "--request", "r", "--sent-through", "2099-01-01T00:00:00"], "of 4070908800000 ms"),

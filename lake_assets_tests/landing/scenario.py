@@ -131,7 +131,7 @@ def _merge(writer: ZoneWriter, now: datetime) -> None:
 OPERATIONS: dict[str, Callable[[ZoneWriter, datetime], object]] = {
     "columns": lambda writer, now: to_columns(writer, TOPIC, now=now),
     "merge": _merge,
-    "reshard": lambda writer, now: reshard(writer, WHOLE, OF, key_of, now=now),
+    "reshard": lambda writer, now: reshard(writer, TOPIC, OF, key_of, now=now),
     "sweep": lambda writer, now: sweep(writer.manifest, writer.zone, retired_before=now + timedelta(seconds=1)),
     "scrub": lambda writer, now: scrub(writer, TOPIC, BY, now=now),
 }

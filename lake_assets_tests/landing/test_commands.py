@@ -23,7 +23,7 @@ from lake_assets.landing.consume.messages import Feed
 from lake_assets.landing.files.cutover import Policy, cut
 from lake_assets.landing.files.entries import DataFile
 from lake_assets.landing.files.records import Record
-from lake_assets.landing.files.sharding import Shard, parse_shard
+from lake_assets.landing.files.sharding import parse_shard
 from lake_assets.landing.manifest.index_rows import begun_offsets
 from lake_assets.landing.manifest.schema import ALL_STAGES, files_of
 from lake_assets.landing.manifest.shared_state import SharedState
@@ -72,6 +72,7 @@ class Order:
     def __init__(self, settings: Settings, number: int, patch: pytest.MonkeyPatch) -> None:
         self.chance = random.Random(number)
         self.landed = Landed(settings)
+        self.shards = 2 + number % 2
         self.sent = dict.fromkeys(MESSAGES, 0)
         self.fuse = 0
         self.dies_at = ""
@@ -150,7 +151,7 @@ class Order:
         to_columns(writer, TOPIC, now=self.landed.clock)
 
     def reshard(self, zone: str) -> None:
-        reshard(self.landed.writers[zone], Shard(TOPIC), 2, FEED.distinct_id_of, now=self.landed.clock)
+        reshard(self.landed.writers[zone], TOPIC, self.shards, FEED.distinct_id_of, now=self.landed.clock)
 
     def scrub(self, zone: str) -> None:
         if self.chance.random() < 0.5:
@@ -177,7 +178,7 @@ class Order:
         """Both zones come to the end of everything, without dying."""
         self.sent = dict.fromkeys(self.sent, LENGTH)
         for _ in range(3):
-            for command in (self.run, self.scrub_all, self.reshard, self.compact):
+            for command in (self.run, self.scrub_all, self.reshard, self.compact, self.reshard):
                 for zone in "abab":
                     command(zone)
         for zone, writer in self.landed.writers.items():

@@ -26,7 +26,7 @@ from lake_assets.landing.operations.reshard import reshard
 from lake_assets.membership import PIPELINE
 from lake_assets.settings import Settings
 from lake_assets_tests.landing.loads import FEED, die, loader, rows, signup
-from lake_assets_tests.landing.scenario import NOW, TOPIC, WHOLE, Landed, quarantine
+from lake_assets_tests.landing.scenario import NOW, TOPIC, Landed, quarantine
 
 
 @pytest.fixture
@@ -79,7 +79,7 @@ def test_a_batch_that_ends_within_a_file_leaves_the_rest_to_the_next(
 def test_a_range_is_read_when_all_its_shards_may_be(landed: Landed) -> None:
     land(landed, 0)
     for zone in "aba":
-        reshard(landed.writers[zone], WHOLE, 2, FEED.distinct_id_of, now=NOW)
+        reshard(landed.writers[zone], TOPIC, 2, FEED.distinct_id_of, now=NOW)
     for number, zone in enumerate("ab"):
         (aside,) = (f for f in landed.files(zone) if f.shard == str(Shard(TOPIC, number, 2)))
         quarantine(landed.manifest, zone, aside.name)

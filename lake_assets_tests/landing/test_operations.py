@@ -9,8 +9,11 @@ import pytest
 from lake_assets.base.failpoints import FILE_POINTS
 from lake_assets.errors import FileDamaged, OffsetsOverlap, UsageError
 from lake_assets.landing.files.entries import offsets
-from lake_assets.landing.files.sharding import Shard, shards
-from lake_assets.landing.manifest.shared_state import SharedState
+from lake_assets.landing.files.offset_ranges import last_offsets
+from lake_assets.landing.files.sharding import shards
+from lake_assets.landing.manifest.compaction_choice import GroupLimits
+from lake_assets.landing.manifest.shared_state import Round, SharedState
+from lake_assets.landing.operations.compact import merge
 from lake_assets.landing.operations.quarantine import decide
 from lake_assets.landing.operations.reshard import reshard
 from lake_assets.landing.operations.scrub import remove_unscrubbed
@@ -157,41 +160,52 @@ def test_what_was_resharded_does_not_land_again_in_the_old_shard(landed: Landed)
 
 def test_a_reshard_to_no_shards_or_to_others_than_those_under_way_is_refused(landed: Landed) -> None:
     landed.run("reshard", "a")
-    refused = {
-        0: "cannot be resharded to 0",
-        1: "cannot be resharded to 1",
-        3: "being resharded to 2 shards, not to 3",
-    }
-    for of, what in refused.items():
+    for of, what in {0: "cannot be resharded to 0", 3: "being resharded to 2 shards, not to 3"}.items():
         with pytest.raises(UsageError, match=what):
-            reshard(landed.writers["a"], WHOLE, of, key_of, now=NOW)
+            reshard(landed.writers["a"], TOPIC, of, key_of, now=NOW)
 
 
-def test_shards_are_split_again(landed: Landed) -> None:
+@pytest.mark.parametrize("numbers", [(2, 8, 2), (3, 5), (4, 3, 1), (8, 3)])
+def test_shards_become_more_and_fewer_while_files_land(landed: Landed, numbers: tuple[int, ...]) -> None:
+    everything = list(EVERYTHING)
+    for step, of in enumerate(numbers):
+        first = 12 + 3 * step
+        for zone in "ab":
+            landed.land(zone, 0, first)  # of no shard; it comes to the shards of the topic, too
+        if step == 1:
+            landed.ask("person 2", "r1", sent_through=1_000_000)
+            both(landed, "scrub")
+        everything += [sent(0, offset) for offset in range(first, first + 3)]
+        kept = [record for record in sorted(everything) if step == 0 or record.key != b"person 2"]
+        for zone in "aba":
+            reshard(landed.writers[zone], TOPIC, of, key_of, now=NOW)
+            assert landed.records("a") == landed.records("b") == kept  # the old shards are read until all is copied
+        landed.assert_equal()
+        assert {f.shard for f in landed.files("b")} == {str(shard) for shard in shards(TOPIC, of)}
+        for file in landed.files("a"):
+            shard = next(shard for shard in shards(TOPIC, of) if str(shard) == file.shard)
+            assert all(shard.takes(key_of(record)) for record in landed.writers["a"].records(file))
+        if step == 0:
+            for shard in shards(TOPIC, of):  # shards have other files then, which come together again
+                for zone in "abab":
+                    merge(landed.writers[zone], shard, GroupLimits(2 + shard.number % 2, 1 << 20), now=NOW)
+    assert {reshard(landed.writers[zone], TOPIC, numbers[-1], key_of, now=NOW).waits_for for zone in "ab"} == {None}
+
+
+def test_a_shard_that_a_version_before_has_split_alone_comes_to_the_others(landed: Landed) -> None:
     both(landed, "reshard")
+    old = Round(f"{TOPIC}/0-of-2", 1, last_offsets(landed.files("a")), of=2 * OF)
+    SharedState(landed.manifest).propose_round(old)
     for zone in "aba":
-        for shard in shards(TOPIC, OF):
-            reshard(landed.writers[zone], shard, 2 * OF, key_of, now=NOW)
-    landed.assert_equal()
-    assert landed.records("a") == EVERYTHING
-    assert {f.shard for f in landed.files("b")} == {str(shard) for shard in shards(TOPIC, 2 * OF)}
-    with pytest.raises(UsageError, match="cannot be resharded to 3"):
-        reshard(landed.writers["a"], Shard(TOPIC, 0, OF), 3, key_of, now=NOW)
-
-
-def test_a_shard_that_is_split_alone_is_worked_on_beside_the_others(bare_home: Settings) -> None:
-    landed = Landed(bare_home)
-    landed.land_all(files=2)
-    everything = landed.records("a")
-    both(landed, "reshard")
-    for zone in "aba":
-        reshard(landed.writers[zone], Shard(TOPIC, 0, OF), 2 * OF, key_of, now=NOW)
-    landed.ask("person 2", "r1", sent_through=1_000_000)
-    for operation in ("merge", "scrub", "columns"):
-        both(landed, operation)
+        reshard(landed.writers[zone], TOPIC, 2 * OF, key_of, now=NOW)
     assert {f.shard for f in landed.files("a")} == {f"{TOPIC}/{shard}" for shard in ("0-of-4", "2-of-4", "1-of-2")}
-    landed.assert_equal()
-    assert landed.records("b") == [r for r in everything if r.key != b"person 2"]
+    assert landed.records("a") == EVERYTHING
+    for of in (2 * OF, 3):
+        for zone in "aba":
+            reshard(landed.writers[zone], TOPIC, of, key_of, now=NOW)
+        landed.assert_equal()
+        assert {f.shard for f in landed.files("a")} == {str(shard) for shard in shards(TOPIC, of)}
+        assert landed.records("b") == EVERYTHING
 
 
 def test_a_file_may_be_discarded_while_it_is_provisional_or_when_it_is_damaged(landed: Landed) -> None:

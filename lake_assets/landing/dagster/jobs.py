@@ -1,7 +1,10 @@
-"""Compaction and reshard as Dagster jobs. Each run works on one shard, in both zones."""
+"""Compaction and reshard as Dagster jobs. Each run works on one shard, or its topic, in both zones."""
+
+from contextlib import suppress
 
 import dagster as dg
 
+from lake_assets.errors import UsageError
 from lake_assets.incremental.dagster.sensors import Clock
 from lake_assets.landing.consume.messages import feed_of
 from lake_assets.landing.dagster.resource import LandingResource
@@ -9,7 +12,7 @@ from lake_assets.landing.dagster.sensors import SHARDS
 from lake_assets.landing.files.sharding import parse_shard
 from lake_assets.landing.manifest.compaction_choice import GroupLimits
 from lake_assets.landing.operations.compact import merge
-from lake_assets.landing.operations.reshard import reshard_all
+from lake_assets.landing.operations.reshard import bring_to_its_shards, reshard_all
 
 _MEGABYTE = 1 << 20
 
@@ -27,7 +30,7 @@ def limits_of(config: CompactionConfig) -> GroupLimits:
 
 
 class ReshardConfig(dg.Config):
-    """The new number of shards of the topic; it must be a multiple of the present number."""
+    """The new number of shards of the topic."""
 
     shards: int
 
@@ -41,6 +44,10 @@ def compaction_job(clock: Clock) -> dg.JobDefinition:
     ) -> None:
         service = lake_assets_landing.service()
         shard = parse_shard(context.partition_key)
+        with suppress(UsageError):  # of a topic that is not declared any more, nobody knows the ids
+            bring_to_its_shards(
+                service.zones, shard.topic, lambda: feed_of(service.feeds, shard.topic).distinct_id_of, clock
+            )
         for writer in service.zones:
             made = merge(writer, shard, limits_of(config), now=clock())
             context.log.info(f"{shard} in zone {writer.zone.name}: {len(made)} columnar files made")
@@ -60,7 +67,7 @@ def compaction_job(clock: Clock) -> dg.JobDefinition:
 
 
 def reshard_job(clock: Clock) -> dg.JobDefinition:
-    """Return the job that reshards a shard."""
+    """Return the job that reshards the topic of a shard."""
 
     @dg.op
     def reshard_shard(
@@ -69,14 +76,14 @@ def reshard_job(clock: Clock) -> dg.JobDefinition:
         service = lake_assets_landing.service()
         shard = parse_shard(context.partition_key)
         distinct_id = feed_of(service.feeds, shard.topic).distinct_id_of
-        for zone, done in reshard_all(service.zones, shard, config.shards, distinct_id, clock):
+        for zone, done in reshard_all(service.zones, shard.topic, config.shards, distinct_id, clock):
             state = f"waits for {done.waits_for}" if done.waits_for else "the old files have retired"
-            context.log.info(f"{shard} in zone {zone}: {len(done.copies)} copies made; {state}")
+            context.log.info(f"{shard.topic} in zone {zone}: {len(done.copies)} copies made; {state}")
 
     @dg.job(
         name="landing_reshard",
         partitions_def=SHARDS,
-        description="Splits a shard into several shards by distinct id, in both zones.",
+        description="Brings the topic of a shard to another number of shards by distinct id, in both zones.",
     )
     def job() -> None:
         reshard_shard()

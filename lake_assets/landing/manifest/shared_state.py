@@ -186,6 +186,12 @@ class SharedState:
         with self.manifest.engine.connect() as connection:
             return [_round_of(row) for row in connection.execute(query)]
 
+    def reshards(self, topic: str) -> list[Round]:
+        """Return the rounds of a topic that reshard it, in order."""
+        query = sa.select(ROUNDS).where(ROUNDS.c.topic == topic, ROUNDS.c.shards.is_not(None))
+        with self.manifest.engine.connect() as connection:
+            return [_round_of(row) for row in connection.execute(query.order_by(ROUNDS.c.number, ROUNDS.c.shard))]
+
     def propose_round(self, proposed: Round) -> Round:
         """Record a round by compare-and-swap; return the recorded round of its number, which may be another one."""
         query = sa.select(ROUNDS).where(ROUNDS.c.shard == proposed.shard, ROUNDS.c.number == proposed.number)

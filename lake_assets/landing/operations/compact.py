@@ -16,7 +16,13 @@ from lake_assets.landing.files.sharding import Shard
 from lake_assets.landing.manifest.compaction_choice import GroupLimits, select
 from lake_assets.landing.manifest.shared_state import Round, SharedState
 from lake_assets.landing.manifest.zone_writer import ZoneWriter
-from lake_assets.landing.operations.compaction_rounds import ShardFiles, open_round, shard_files, unfinished_rounds
+from lake_assets.landing.operations.compaction_rounds import (
+    ShardFiles,
+    open_reshards,
+    open_round,
+    shard_files,
+    unfinished_rounds,
+)
 from lake_assets.landing.operations.rewrite import rewrite
 
 
@@ -44,11 +50,15 @@ def merge(writer: ZoneWriter, shard: Shard, limits: GroupLimits, *, now: datetim
         The names of the new files.
     """
     made: list[str] = []
-    for compaction in unfinished_rounds(writer, shard) or _open_rounds(writer, shard, limits):
+    rounds = unfinished_rounds(writer, shard)
+    if not rounds and not open_reshards(writer, shard.topic):
+        rounds = _open_rounds(writer, shard, limits)
+    for compaction in rounds:
+        if compaction.of is not None:
+            break
         for group in _ready_groups(shard_files(writer, shard), compaction):
             made.append(_compact(writer, group, now=now))
-        is_reshard = compaction.of is not None
-        if is_reshard or not shard_files(writer, shard).has_merged(compaction):
+        if not shard_files(writer, shard).has_merged(compaction):
             break
         SharedState(writer.manifest).finish_round(writer.zone.name, compaction)
     return made

@@ -13,7 +13,7 @@ import networkx as nx
 from lake_assets.base.failpoints import reach
 from lake_assets.landing.files.entries import DataFile
 from lake_assets.landing.files.offset_ranges import Ranges, union
-from lake_assets.landing.files.sharding import Shard
+from lake_assets.landing.files.sharding import Shard, parse_shard
 from lake_assets.landing.manifest.compaction_choice import candidates, graph
 from lake_assets.landing.manifest.coverage import Cover, uncovered
 from lake_assets.landing.manifest.schema import CURRENT_STAGES, Entry, files_of
@@ -113,6 +113,16 @@ def unfinished_rounds(writer: ZoneWriter, shard: Shard) -> list[Round]:
     state = SharedState(writer.manifest)
     finished = state.finished_rounds(writer.zone.name, shard)
     return [found for found in state.rounds(shard) if found.number not in finished]
+
+
+def open_reshards(writer: ZoneWriter, topic: str) -> list[Round]:
+    """Return the reshards of a topic that a zone has not finished, in order."""
+    state, zone = SharedState(writer.manifest), writer.zone.name
+    return [
+        found
+        for found in state.reshards(topic)
+        if found.number not in state.finished_rounds(zone, parse_shard(found.shard))
+    ]
 
 
 def open_round(

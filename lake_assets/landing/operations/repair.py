@@ -113,7 +113,7 @@ def _cut_from_merged(writer: ZoneWriter, other: ZoneWriter, *, now: datetime) ->
     """Land again the files of unfinished rounds of which a zone has nothing, from the other zone's merged files."""
     for shard in shards_of(writer.manifest):
         for compaction in unfinished_rounds(writer, shard):
-            for ranges in chain.from_iterable(compaction.groups):
+            for ranges in chain.from_iterable(compaction.groups if compaction.of is None else ()):
                 if _has_nothing_of(writer, shard, ranges):
                     yield from _cut(writer, other, shard, ranges, now=now)
 

@@ -97,10 +97,10 @@ class OpenFiles:
         self._files[place] = _Written(())
         return records
 
-    def write_if_due(self, tails: Mapping[Place, Tail]) -> None:
-        """Write what tails have taken, at most once a second."""
-        if monotonic() >= self._written_at + EVERY_SECONDS:
-            self.write(tails)
+    @property
+    def is_due(self) -> bool:
+        """Whether what tails have taken should be written."""
+        return monotonic() >= self._written_at + EVERY_SECONDS
 
     def write(self, tails: Mapping[Place, Tail]) -> None:
         """Write what tails have taken. Raises `DiskFull`."""

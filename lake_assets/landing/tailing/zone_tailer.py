@@ -133,7 +133,7 @@ class ZoneTailer:
         self._reader.__exit__(kind, error, trace)
         self._counter.close()
         if error is None:
-            self._open_files.write(self._tails)
+            self._write_open_files()
 
     def step(self, *, seconds: float = _READ_SECONDS) -> int:
         """Read once, wait for `seconds` at most, and land the files that close; return the number of messages."""
@@ -147,7 +147,8 @@ class ZoneTailer:
             seconds=seconds,
         )
         self.messages += count
-        self._open_files.write_if_due(self._tails)
+        if self._open_files.is_due:
+            self._write_open_files()
         if count:
             self._record_idle()
         return count
@@ -171,6 +172,15 @@ class ZoneTailer:
             if read or now >= heard_at + SILENCE:
                 heard_at = now
         return count
+
+    def _write_open_files(self) -> None:
+        """Write what was read, if it was read of the recorded topic; if Kafka cannot say so, it is read again later."""
+        with suppress(ServiceError):
+            same = {}
+            for place, tail in list(self._tails.items()):
+                if tail.written == len(tail.messages) or self._is_same_topic(place):
+                    same[place] = tail
+            self._open_files.write(same)
 
     def _record_idle(self) -> None:
         spans: list[IdleSpan] = []

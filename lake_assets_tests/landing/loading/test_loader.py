@@ -138,7 +138,7 @@ def test_what_is_discarded_beside_dead_letters_and_other_shards_is_landed_again(
     for writer in writers:
         merge(writer, Shard(feed.topic), GroupLimits(3, 1 << 20), now=NOW)
     for place in (0, 1, 0):
-        reshard(writers[place], Shard(feed.topic), 2, feed.distinct_id_of, now=NOW)
+        reshard(writers[place], feed.topic, 2, feed.distinct_id_of, now=NOW)
     files = [e.file for e in landings.manifest.entries("b", feed.topic)]
     ends = ("dead-letters", "0-of-2")
     gone = [max((f for f in files if f.shard.endswith(end)), key=lambda f: len(f.ranges)) for end in ends]
