@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import json
+import os
+import signal
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
@@ -21,6 +25,7 @@ if TYPE_CHECKING:
 
     from lake_assets.engagement.model.lake import StreamName
     from lake_assets.engagement.model.tables import LakeTables
+    from lake_assets.engagement.streams.turn import TurnReport
 
 engagement = typer.Typer(help="Engagement lakes: run their streams, and show their state.", no_args_is_help=True)
 LakeName = Annotated[str, typer.Argument(metavar="LAKE", help="A lake, such as email_event.")]
@@ -83,9 +88,14 @@ def run(
     once: Annotated[bool, typer.Option("--once", help="Take the turns that are due, then exit.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Take turns of streams of LAKE until all messages that are there now are read: a line for each.
+    """Run streams of LAKE until interrupted, by Spark Structured Streaming in this process; a line for each batch.
 
-    A line has the rows, dead letters, requests and ids that they moved, and the seconds of each step.
+    With --once, take their turns until all messages that are there now are read. A line has the rows, dead letters,
+    requests and ids that a turn moved, and the seconds of each step.
+
+    `lake up` runs it for each lake that is declared as `continuous`. Turns that Dagster or another process takes
+    meanwhile do no harm. What fails is tried again. A second interruption ends it without waiting for the turn that has
+    begun, which the stream's next turn continues.
     """
     from lake_assets.engagement.model.lake import STREAMS
     from lake_assets.errors import UsageError
@@ -93,9 +103,11 @@ def run(
     for name in streams or ():
         if name not in STREAMS:
             raise UsageError(f"There is no stream {name!r}.", remedy=f"Name {', '.join(STREAMS)}, or none of them.")
-    if not once:
-        raise UsageError("lake engagement run has no --once.", remedy=f"`lake engagement run {lake} --once`.")
-    _run_once(lake, [name for name in STREAMS if name in (streams or STREAMS)], as_json=as_json)
+    chosen = [name for name in STREAMS if name in (streams or STREAMS)]
+    if once:
+        _run_once(lake, chosen, as_json=as_json)
+    else:
+        _run_on(lake, chosen, as_json=as_json)
 
 
 @engagement.command()
@@ -340,6 +352,52 @@ def certify(org: str, who_id: str, *, as_json: bool) -> bool:
         found = certify(folder(settings()), searched_lakes(settings()), org, who_id, kafka_servers(), progress=progress)
     render(found, views.certificate, as_json=as_json, document=erasure.certificate_document(found))
     return found.nowhere
+
+
+def _run_on(lake: str, names: list[StreamName], *, as_json: bool) -> None:
+    from lake_assets.engagement.streams.continuous import run_streams
+    from lake_assets.pages.terminal import engagement as views
+    from lake_assets.pages.terminal.render import to_json
+
+    found, tables, stop = settings(), _open_tables(lake), threading.Event()
+
+    def print_turn(name: StreamName, report: TurnReport) -> None:
+        if as_json:
+            typer.echo(json.dumps({"stream": name, **json.loads(to_json(report))}))
+        elif report.batch is not None:
+            typer.echo(views.turn(tables.lake.app_name(name), report))
+
+    def print_error(name: StreamName, text: str) -> None:
+        typer.echo(f"{tables.lake.app_name(name)}: {text}", err=True)
+
+    def start() -> None:
+        _set_when_interrupted(stop)  # after Spark has started, which sets handlers of its own
+        typer.echo(f"{lake} runs on: {', '.join(names)}.", err=as_json)
+
+    run_streams(
+        found,
+        tables,
+        {name: tables.lake.seconds.get(name, getattr(found, f"{name}_seconds")) for name in names},
+        servers=kafka_servers(),
+        hosts=zookeeper_hosts(),
+        stop=stop,
+        started=start,
+        on_turn=print_turn,
+        on_error=print_error,
+    )
+
+
+def _set_when_interrupted(stop: threading.Event) -> None:
+    """Let SIGINT and SIGTERM set an event. The second one ends the process at once."""
+
+    def end(number: int, _: object) -> None:
+        if stop.is_set():
+            os._exit(128 + number)
+        stop.set()
+        typer.echo("Turns that have begun are ended. To end at once, interrupt again.", err=True)
+
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, end)
 
 
 def _run_once(lake: str, names: list[StreamName], *, as_json: bool) -> None:

@@ -145,12 +145,15 @@ def is_local(master: str) -> bool:
     return master == LOCAL or master.startswith(f"{LOCAL}[")
 
 
-def session_conf(settings: Settings) -> dict[str, str]:
+def session_conf(settings: Settings, *, in_process: bool = False) -> dict[str, str]:
     """Return the configuration of a session builder: `spark_conf`, with `spark.remote` or the options of a JVM.
 
     For a Spark in this process it also sets the environment of the process, from which pyspark takes its paths.
+
+    Args:
+        in_process: Whether to use no server, also if there is one.
     """
-    remote = spark_remote(settings)
+    remote = None if in_process else spark_remote(settings)
     if remote:
         return {**spark_conf(settings), **SHARED_CODE_CONF, "spark.remote": remote}
     os.environ.update(spark_environment())
@@ -159,8 +162,11 @@ def session_conf(settings: Settings) -> dict[str, str]:
     return {**jvm_conf(settings), **spark_conf(settings)}
 
 
-def open_spark(settings: Settings) -> SparkSession:
+def open_spark(settings: Settings, *, in_process: bool = False) -> SparkSession:
     """Return a new session on the server, which the caller stops; without a server, the session of this process.
+
+    Args:
+        in_process: Whether to use no server, also if there is one.
 
     Raises:
         ServiceError: No server listens at the address, or no Java that Spark can use is installed.
@@ -170,7 +176,7 @@ def open_spark(settings: Settings) -> SparkSession:
 
     # If two Sparks open a new catalog at once, one fails: Java creates its tables in two steps. So create them here.
     open_catalog(settings)
-    conf = session_conf(settings)
+    conf = session_conf(settings, in_process=in_process)
     builder: Any = SparkSession.builder.config(map=dict(conf))
     for name in QUERY_LOGGERS:  # else pyspark prints each refused query as JSON: the error that it raises says the same
         PySparkLogger.getLogger(name).disabled = True

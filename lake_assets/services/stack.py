@@ -14,6 +14,7 @@ from lake_assets.connections.addresses import create_spark_token, spark_address
 from lake_assets.errors import LakeError
 from lake_assets.services.dagster_services import code_server, daemon, dagster_environment, webserver
 from lake_assets.services.kafka import kafka
+from lake_assets.services.memory.budget import STREAMS_OF
 from lake_assets.services.service import Service, all_running, free_port, log_says, python_module
 from lake_assets.services.spark import spark
 from lake_assets.services.zookeeper import zookeeper
@@ -61,6 +62,8 @@ def services_of(settings: Settings, ports: Mapping[str, int]) -> list[Service]:
     ]
     if "landing" in parts and installed("landing"):
         services += landing_processes(connected, kafka_port=None if settings.kafka else ports["kafka"])
+    if "engagement" in parts and installed("landing"):
+        services += continuous_streams(connected, kafka_port=None if settings.kafka else ports["kafka"])
     return services
 
 
@@ -106,6 +109,36 @@ def landing_processes(settings: Settings, *, kafka_port: int | None) -> list[Ser
             remedy="Correct what the log names, such as LAKE_KAFKA, or the feeds of the pipeline.",
         )
         services.append(service)
+    return services
+
+
+def continuous_streams(settings: Settings, *, kafka_port: int | None) -> list[Service]:
+    """Return a process for each engagement lake that is declared as continuous, with a Spark of its own.
+
+    Args:
+        settings: With the addresses of Kafka and ZooKeeper.
+        kafka_port: The port of the local broker, for which they wait; None if somebody else runs Kafka.
+    """
+    from lake_assets.engagement.model.lakes import configured_lakes
+
+    try:
+        lakes = configured_lakes(settings)
+    except LakeError:  # the code server reports it
+        return []
+    services = []
+    for lake in lakes:
+        if lake.continuous:
+            name = f"{STREAMS_OF}{lake.name}"
+            service = Service(
+                name=name,
+                command=python_module("lake_assets.cli.main", "engagement", "run", lake.name),
+                home=settings.home,
+                after=kafka_port,
+                environment=dagster_environment(settings),
+                ready=log_says(settings.home / "logs" / f"{name}.log", f"{lake.name} runs on"),
+                remedy="Correct what the log names, such as LAKE_KAFKA, or the file of the lake.",
+            )
+            services.append(service)
     return services
 
 

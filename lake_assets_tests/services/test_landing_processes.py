@@ -47,6 +47,9 @@ SERVED = Pipeline(raw=(NOT_FED,), targets=(order_fact,), start="2026-01-01-00:00
 """
 
 
+CONTINUOUS = "{name: calls, continuous: true, fields: {words: int}, metrics: {calls: {kinds: {calls: call}}}}"
+
+
 @pytest.fixture
 def topic() -> str:
     return f"orders-{uuid4().hex}"
@@ -74,11 +77,16 @@ def test_services_are_those_that_what_is_declared_needs(bare_home: Settings, mod
         chosen = bare_home.model_copy(update={"pipelines": pipelines, **changed})
         services = {s.name: s.after for s in services_of(chosen, PORTS)}
         assert {"spark", "code", "webserver", "daemon"} <= set(services)
-        return {name: after for name, after in services.items() if name.startswith(("landing", "kafka", "zookeeper"))}
+        optional = ("landing", "kafka", "zookeeper", "streams")
+        return {name: after for name, after in services.items() if name.startswith(optional)}
 
     without, both = f"{module}:WITHOUT", {"zookeeper", "kafka"}
     assert found(without) == {}
     assert set(found(without, lakes="email_event")) == both
+    lake = bare_home.home.with_name("calls.yaml")
+    lake.write_text(CONTINUOUS)
+    assert found(without, lakes=f"email_event,{lake}") == {"zookeeper": None, "kafka": None, "streams-calls": 9}
+    assert found(without, lakes=str(lake), kafka="elsewhere:9092") == {"zookeeper": None, "streams-calls": None}
     assert set(found(f"{module}:SERVED")) == {"zookeeper"}
     assert found(f"{module}:PIPELINE") == {"kafka": None} | dict.fromkeys(NAMES, 9)
     assert found(f"{module}:PIPELINE", kafka="elsewhere:9092") == dict.fromkeys(NAMES)

@@ -8,6 +8,7 @@ from typing import Any
 
 from lake_assets.engagement.maintenance.maintain import MaintenanceReport
 from lake_assets.engagement.metrics.refresh import Refresh
+from lake_assets.engagement.model.checkpoint import Batch
 from lake_assets.engagement.model.delta_log import Commit
 from lake_assets.engagement.monitoring.status import StreamStatus
 from lake_assets.engagement.notifications.change_reader import collapsed
@@ -36,18 +37,19 @@ def turn_metadata(report: TurnReport, status: StreamStatus, commits: Mapping[str
             metadata["collapsed"] = collapsed(report.effect)
     if report.batch is None:
         return metadata
-    batch = report.batch.batch
+    outcome = {"resumed": report.batch.resumed, "dropped": report.batch.dropped, "repeated": report.batch.repeated}
     versions = {name: commit.version if commit else None for name, commit in commits.items()}
-    metadata |= {
+    return {**metadata, **outcome, **batch_metadata(report.batch.batch, versions, commits.get(DATA_COMMIT))}
+
+
+def batch_metadata(batch: Batch, versions: Mapping[str, int | None], data_commit: Commit | None) -> Metadata:
+    """Return the metadata of a batch. versions: name of each of its commits → the version that it made."""
+    metadata: Metadata = {
         "batch": batch.batch_id,
-        "resumed": report.batch.resumed,
-        "dropped": report.batch.dropped,
-        "repeated": report.batch.repeated,
         "start offsets": json.dumps(dict(batch.messages.start)),
         "end offsets": json.dumps(dict(batch.messages.end)),
-        "commit versions": json.dumps(versions),
+        "commit versions": json.dumps(dict(versions)),
     }
-    data_commit = commits.get(DATA_COMMIT)
     if data_commit is not None:
         rows = total_counts(data_commit)
         metadata |= {

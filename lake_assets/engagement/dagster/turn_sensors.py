@@ -3,6 +3,9 @@
 A run that is not its stream's turn would wait in a slot of Dagster's. So a sensor reads the coordinator's registry, and
 requests the run when the stream would get its turn at once. If a turn is due for longer than its maximum wait, the
 check `turn_in_time` fails and names who waits, and for whom.
+
+The streams of a continuous lake take their turns by themselves. Their sensors request nothing, and report the newest
+batch as a materialization without a run.
 """
 
 from __future__ import annotations
@@ -14,16 +17,20 @@ from typing import Any
 
 import dagster as dg
 
-from lake_assets.coordination import zookeeper_client
+from lake_assets.coordination import ANY, zookeeper_client
 from lake_assets.coordination.rules import Turn
 from lake_assets.coordination.turn_requests import DueStream, LockState, read_lock_state, why_not_now
 from lake_assets.engagement.dagster.checks import TURN_IN_TIME
 from lake_assets.engagement.dagster.resource import EngagementResource
+from lake_assets.engagement.dagster.run_metadata import batch_metadata
 from lake_assets.engagement.dagster.sensors import TICK_SECONDS, lake_sensor, last_run_failed, obstacle
-from lake_assets.engagement.model.lake import STREAMS, EngagementLake
+from lake_assets.engagement.model.lake import STREAMS, EngagementLake, StreamName
+from lake_assets.engagement.model.table_schemas import ENGAGEMENT
 from lake_assets.engagement.model.tables import LakeTables
 from lake_assets.engagement.model.turn_order import MAINTENANCE, turn_order
+from lake_assets.engagement.monitoring.audits import commit_of
 from lake_assets.engagement.monitoring.status import stream_status
+from lake_assets.engagement.notifications.notify import DATA_COMMIT
 from lake_assets.errors import LakeError
 from lake_assets.incremental.dagster.sensors import Clock
 
@@ -56,6 +63,8 @@ class LakeTurns:
     def due(self, instance: dg.DagsterInstance, last: Turn | None, *, now: float) -> Iterator[DueStream]:
         """Yield those whose turn is due, by their last materialization in Dagster."""
         for name, declared in turn_order(self.lake).items():
+            if self.lake.continuous and name != MAINTENANCE:
+                continue
             event = instance.get_latest_materialization_event(self.assets[name])
             since = event.timestamp + self.seconds[name] if event else 0.0
             if since <= now and not _has_nothing_to_do(name, last):
@@ -70,11 +79,13 @@ class _Cursor:
         asked_at: When the last run was requested; None if none was.
         waits_since: Since when a turn is due that could not be requested yet; None if none is.
         is_late: Whether the check of that turn has failed.
+        batch_id: The batch of a continuous stream that was reported last; None if none was.
     """
 
     asked_at: float | None = None
     waits_since: float | None = None
     is_late: bool = False
+    batch_id: int | None = None
 
     @classmethod
     def read(cls, text: str | None) -> _Cursor:
@@ -113,6 +124,9 @@ def _evaluate(
     prevented = obstacle(context, tables, turns.assets[name])
     if prevented is not None:
         return dg.SensorResult(skip_reason=prevented, cursor=context.cursor)
+    for stream in STREAMS:
+        if turns.lake.continuous and stream == name:
+            return _report_newest(turns, tables, stream, _Cursor.read(context.cursor), services)
     progress = _progress(tables, name, services)
     cursor = _Cursor.read(context.cursor)
     is_retry = progress.is_unfinished or last_run_failed(context.instance, job)
@@ -129,6 +143,29 @@ def _evaluate(
         return _waits(turns, name, cursor, f"{progress.text}; its turn is due, but {why}.", now=now)
     request = dg.RunRequest(asset_selection=[turns.assets[name]], tags=progress.tags)
     return dg.SensorResult(run_requests=[request], cursor=_Cursor(asked_at=now).text())
+
+
+def _report_newest(
+    turns: LakeTurns, tables: LakeTables, name: StreamName, cursor: _Cursor, services: EngagementResource
+) -> dg.SensorResult:
+    """Return a materialization for the newest batch of a continuous stream, unless it was reported before."""
+    status = stream_status(tables, name, services.kafka_servers())
+    last = tables.checkpoints.read(status.app_name)
+    reason = f"{status.app_name} runs on by itself, {status.lag} offsets behind."
+    if last is None or not last.finished or last.batch.batch_id == cursor.batch_id:
+        return dg.SensorResult(skip_reason=reason, cursor=cursor.text())
+    data = commit_of(tables, name, ENGAGEMENT, DATA_COMMIT, last.batch)
+    metadata = batch_metadata(last.batch, last.done, data) | {"lag": status.lag}
+    with zookeeper_client(services.zookeeper_hosts()) as zk:
+        turn = read_lock_state(zk, turns.lake.lock).last
+    accepts = turn_order(turns.lake)[name].accepts
+    if turn is not None and turn.name == name:
+        metadata["predecessor"] = turn.predecessor or "none"
+    elif len(accepts - {ANY}) == 1 and ANY not in accepts:
+        metadata["predecessor"] = "".join(accepts)
+    event = dg.AssetMaterialization(turns.assets[name], metadata=metadata)
+    cursor = replace(cursor, batch_id=last.batch.batch_id)
+    return dg.SensorResult(skip_reason=reason, cursor=cursor.text(), asset_events=[event])
 
 
 @dataclass(frozen=True)
@@ -154,6 +191,8 @@ def _why_not_now(
 ) -> str | None:
     if _has_nothing_to_do(name, seen.last):
         return "nobody else has had a turn since its own"
+    if turns.lake.continuous:
+        return None  # a continuous stream goes on at once; it yields to a run that waits
     due = turns.due(instance, seen.last, now=now)
     others = [other for other in due if other.stream.name != name]
     asking = DueStream(turn_order(turns.lake)[name], since)

@@ -49,6 +49,7 @@ class EngagementLake:
         turns: One of `TURNS` → those after whose turn it may come, or `ANY_TURN`; without an entry, the usual order.
         simulated_as: Kind or outcome of the simulator → the kind or outcome of this lake; others stay.
         message_keys: Field of a message → the key that it has in the lake's messages; other fields have their own name.
+        continuous: Whether `lake up` runs its streams in a process of their own, and Dagster requests no turns of them.
         ttl_days: Days that orgs keep engagements if they are registered without a number; None: for ever.
     """
 
@@ -65,6 +66,7 @@ class EngagementLake:
     simulated_as: Mapping[str, str] = field(default_factory=dict)
     turns: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     message_keys: Mapping[str, str] = field(default_factory=dict)
+    continuous: bool = False
 
     def __post_init__(self) -> None:
         _require_match(IDENTIFIER, self.name, "The name of an engagement lake")

@@ -46,12 +46,15 @@ class OffsetRange:
         return sum(self.end[partition] - self.start[partition] for partition in self.end)
 
 
-def next_range(state: TopicState, last: OffsetRange | None, *, max_records: int) -> OffsetRange:
+def next_range(
+    state: TopicState, last: OffsetRange | None, *, max_records: int, until: Offsets | None = None
+) -> OffsetRange:
     """Return the range after the last one, divided among the partitions in proportion to their lag.
 
     Args:
         last: Range of the last batch; None for the first batch. A new partition starts at its earliest offset.
         max_records: Maximum number of offsets in the range.
+        until: Ends beyond which the range does not reach, exclusive; other partitions have no messages. None: no ends.
 
     Raises:
         TopicReplaced: The topic was deleted and created again.
@@ -62,7 +65,8 @@ def next_range(state: TopicState, last: OffsetRange | None, *, max_records: int)
         _check_continues(state, last)
         already_read = last.end
     start = {partition: already_read.get(partition, earliest) for partition, earliest in sorted(state.earliest.items())}
-    lags = {partition: state.end[partition] - offset for partition, offset in start.items()}
+    ends = state.end if until is None else {name: min(end, until.get(name, 0)) for name, end in state.end.items()}
+    lags = {partition: max(0, ends[partition] - offset) for partition, offset in start.items()}
     taken = share(lags, max_records)
     end = {partition: offset + taken[partition] for partition, offset in start.items()}
     return OffsetRange(state.topic, state.topic_id, start, end)

@@ -24,7 +24,7 @@ from lake_assets.engagement.isolation.withdrawal import has_changed_rows, withdr
 from lake_assets.engagement.model.checkpoint import Batch, Checkpoint
 from lake_assets.engagement.model.delta_log import Commit
 from lake_assets.engagement.model.lake import StreamName
-from lake_assets.engagement.model.offsets import OffsetRange, TopicState, next_range
+from lake_assets.engagement.model.offsets import OffsetRange, Offsets, TopicState, next_range
 from lake_assets.engagement.model.tables import LakeTables
 from lake_assets.engagement.notifications.notify import DATA_COMMIT
 from lake_assets.errors import BatchFailed, CheckpointLost, MessagesLost
@@ -114,12 +114,15 @@ class BatchReport:
     seconds: Mapping[str, float] = field(default_factory=dict, compare=False)
 
 
-def run_batch(stream: Stream, guard: Guard) -> BatchReport | None:
+def run_batch(stream: Stream, guard: Guard, *, until: Offsets | None = None) -> BatchReport | None:
     """Finish the open batch, or run the next one. If it stops anywhere, the next call continues.
 
     Only one call may run at a time.
 
     A stream whose messages are lost reads none. It does what is to be done without one, and the error comes then.
+
+    Args:
+        until: As for `next_range`; an open batch is finished whatever it reads.
 
     Returns:
         None if no batch is due.
@@ -139,7 +142,8 @@ def run_batch(stream: Stream, guard: Guard) -> BatchReport | None:
     lost: MessagesLost | None = None
     last_messages = last.batch.messages if last else None
     try:
-        available = next_range(stream.topic(), last_messages, max_records=stream.tables.lake.max_records)
+        most = stream.tables.lake.max_records
+        available = next_range(stream.topic(), last_messages, max_records=most, until=until)
     except MessagesLost as error:
         assert last_messages is not None, "only what follows a batch can be lost"
         lost, available = error, replace(last_messages, start=last_messages.end)

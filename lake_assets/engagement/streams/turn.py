@@ -74,7 +74,13 @@ def coordinator(stream: Stream, zk: KazooClient, spark: SparkSession, *, timeout
 
 
 def take_turn(
-    stream: Stream, coordinated: JobCoordinator, *, max_wait: float, clock: Callable[[], float] = time.monotonic
+    stream: Stream,
+    coordinated: JobCoordinator,
+    *,
+    max_wait: float,
+    until: Offsets | None = None,
+    clock: Callable[[], float] = time.monotonic,
+    sleep: Callable[[float], None] = time.sleep,
 ) -> TurnReport:
     """Take a turn with at most one batch.
 
@@ -83,6 +89,8 @@ def take_turn(
 
     Args:
         max_wait: Seconds to wait for the turn.
+        until: Ends beyond which the batch reads nothing, as for `next_range`.
+        sleep: Waits between two tries to get the turn.
 
     Raises:
         UsageError: The lake is paused.
@@ -93,10 +101,10 @@ def take_turn(
     started_at = clock()
     lost: MessagesLost | None = None
     report: BatchReport | None = None
-    with coordinated.turn(max_wait=max_wait) as predecessor:
+    with coordinated.turn(max_wait=max_wait, sleep=sleep) as predecessor:
         waited = clock() - started_at
         try:
-            report = run_batch(stream, coordinated)
+            report = run_batch(stream, coordinated, until=until)
         except (BatchFailed, MessagesLost) as error:
             last = stream.tables.checkpoints.read(stream.app_name)
             if isinstance(error, BatchFailed) or (last is not None and not last.finished):

@@ -11,6 +11,9 @@ SERVICE_MB = {"zookeeper": 150, "kafka": 280, "code": 350, "webserver": 250, "da
 OTHER_SERVICE_MB = 230
 """Of a service that is not listed: a Python process with the package loaded."""
 
+STREAMS_OF = "streams-"
+"""Begins the name of a service that runs the streams of an engagement lake, with a Spark of its own."""
+
 SUPERVISOR_MB = 40
 """Of the supervisor and its guard."""
 
@@ -46,6 +49,8 @@ def services_mb(names: Iterable[str], spark_memory: str) -> int:
     for name in names:
         if name == "spark":
             total += heap_mb(spark_memory) + SPARK_MB_BESIDE_HEAP
+        elif name.startswith(STREAMS_OF):
+            total += heap_mb(spark_memory) + SPARK_MB_BESIDE_HEAP + OTHER_SERVICE_MB
         else:
             total += SERVICE_MB.get(name, OTHER_SERVICE_MB)
     return total

@@ -131,6 +131,36 @@ def test_streams_take_their_turns_and_metrics_follow(mail: Traffic, daemon: Daem
     assert_maintenance_follows_retention(daemon)
 
 
+@pytest.mark.journey
+def test_batches_of_streams_that_run_on_are_reported_without_runs(mail: Traffic) -> None:
+    """Nothing requests their turns; maintenance is requested, as its run waits for its turn."""
+    mail.lake = replace(mail.lake, continuous=True)
+    mail.send(range(6))
+    with dg.instance_for_test() as instance:
+        daemon = Daemon(mail, instance)
+        early = daemon.tick("mail_ingestion_sensor")
+        assert (early.run_requests, early.asset_events) == ([], [])
+        assert early.skip_message == "mail.ingestion runs on by itself, 6 offsets behind."
+        mail.run()
+        [event] = daemon.tick("mail_ingestion_sensor").asset_events
+        assert isinstance(event, dg.AssetMaterialization)
+        figures: dict[str, Any] = {name: value.value for name, value in event.metadata.items()}
+        assert json.loads(figures["end offsets"]) == mail_ends(mail)
+        assert {name: figures[name] for name in ("batch", "lag", "rows inserted")} == {
+            "batch": 1,
+            "lag": 0,
+            "rows inserted": 6,
+        }
+        assert figures["commit version"] == json.loads(figures["commit versions"])["data"] == 1
+        assert event.asset_key == engagement_key(mail.lake, "ingestion")
+        assert daemon.tick("mail_ingestion_sensor").asset_events == []
+        mail.ask("acme", "convert", "lead 0", "lead 1")
+        mail.run("mutation")
+        [event] = daemon.tick("mail_mutation_sensor").asset_events
+        assert event.metadata["predecessor"].value == "ingestion"
+        assert daemon.tick("mail_maintenance_sensor").run_requests
+
+
 def mail_ends(mail: Traffic) -> dict[str, int]:
     ends = mail.stream().topic().end
     assert len(ends) == PARTITIONS

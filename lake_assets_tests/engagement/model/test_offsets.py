@@ -54,6 +54,21 @@ def test_batches_follow_each_other_without_a_gap(ends: list[int], most: int) -> 
     assert sorted(read) == [(p, at) for p in (0, 1) for at in range(state.end[p])]
 
 
+@given(st.dictionaries(st.sampled_from((0, 1, 2)), st.integers(0, 30)), st.booleans(), st.integers(1, 40))
+def test_a_batch_reads_what_lies_between_the_last_one_and_given_ends(
+    ends: dict[int, int], is_first: bool, most: int
+) -> None:
+    """Ends may lie before the last batch, beyond the topic, in unknown partitions, or be missing."""
+    last = None if is_first else READ
+    begin = TOPIC.earliest if is_first else READ.end
+    expected = {(p, at) for p in (0, 1) for at in range(begin[p], TOPIC.end[p]) if at < ends.get(p, 0)}
+    found = next_range(TOPIC, last, max_records=most, until=ends)
+    read = [(p, at) for p in found.end for at in range(found.start[p], found.end[p])]
+    assert (found.start, len(read)) == (begin, min(most, len(expected)))
+    assert set(read) <= expected
+    assert found.count == len(read)
+
+
 @pytest.mark.parametrize(
     "state",
     [

@@ -25,6 +25,11 @@ def test_all_services_and_two_runs_fit_4_gb() -> None:
     assert needed + 2 * RUN_MB <= 4 * GB
 
 
+def test_streams_that_run_on_need_a_spark_of_their_own() -> None:
+    beside = services_mb([*ALL, "streams-chat_message"], "1g") - services_mb(ALL, "1g")
+    assert 1024 + 500 <= beside <= 2048
+
+
 @pytest.mark.parametrize(("machine_gb", "runs"), [(2, 1), (4, 2), (8, 2), (9, 3), (10, 4), (16, 4), (256, 4)])
 def test_larger_machines_have_more_runs_at_once(machine_gb: int, runs: int) -> None:
     assert runs_that_fit(machine_gb * GB, services_mb(ALL, "1500m"), 8) == runs

@@ -18,7 +18,18 @@ SIMULATED = (*EMAILS.kinds.values(), *CALLS.kinds.values(), *CALLS.outcomes.valu
 """The kinds and outcomes that the simulator sends."""
 
 _NUMBERS = ("max_records", "max_attempts", "max_file_bytes", "retain_hours", "ttl_days")
-KEYS = ("name", "fields", "metrics", "topics", "seconds", "turns", "message_keys", "simulated_as", *_NUMBERS)
+KEYS = (
+    "name",
+    "fields",
+    "metrics",
+    "topics",
+    "seconds",
+    "turns",
+    "message_keys",
+    "simulated_as",
+    "continuous",
+    *_NUMBERS,
+)
 _REQUIRED = ("name", "fields", "metrics")
 _GROUP_KEYS = ("kinds", "outcomes", "rates", "whole")
 
@@ -42,6 +53,7 @@ def read_lake(file: Path) -> EngagementLake:
             seconds=_seconds(found),
             turns=_turns(found),
             message_keys=found.texts("message_keys"),
+            continuous="continuous" in found.values and found.flag("continuous"),
             **limits,
         )
         _check_message_keys(found, lake)

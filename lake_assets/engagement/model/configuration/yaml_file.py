@@ -51,6 +51,13 @@ class Section:
             raise self.wrong(key, f"is {found!r}", "Write a whole number of 1 or more.")
         return found
 
+    def flag(self, key: str) -> bool:
+        """Return true or false. Raises `ConfigurationError`."""
+        found = self.values[key]
+        if not isinstance(found, bool):
+            raise self.wrong(key, f"is {found!r}", "Write true or false.")
+        return found
+
     def section(self, key: str) -> Section:
         """Return a mapping; empty if the key is missing. Raises `ConfigurationError`."""
         found = self.values.get(key, {})

@@ -80,6 +80,7 @@ max_attempts: 3
 max_file_bytes: 1048576
 retain_hours: 24
 ttl_days: 365
+continuous: true
 turns:
   ingestion: maintenance
   mutation: [ingestion, mutation]
@@ -96,6 +97,7 @@ simulated_as: {sent: asked}
         seconds={"ingestion": 60, "maintenance": 86_400},
         retain_hours=24,
         ttl_days=365,
+        continuous=True,
         message_keys={"who_id": "visitor"},
         metrics=(MESSAGES,),
         turns={"ingestion": ("maintenance",), "mutation": ("ingestion", "mutation")},
@@ -124,6 +126,7 @@ simulated_as: {sent: asked}
         (f"{CHAT}max_recrods: 7", r": max_recrods is an unknown key\.\n  → Did you mean 'max_records'\?"),
         (f"{CHAT}max_records: many", r": max_records is 'many'\.\n  → Write a whole number of 1 or more\."),
         (f"{CHAT}max_records: true", r": max_records is True\.\n"),
+        (f"{CHAT}continuous: always", r": continuous is 'always'\.\n  → Write true or false\."),
         (f"{CHAT}retain_hours: 0", r": retain_hours is 0\.\n"),
         (f"{CHAT}ttl_days: 40000", r": ttl_days of chat_message is 40000\.\n  → Set it to a number from 1 to 36500\."),
         ("name: chat\nfields: {x: int}", r": metrics is missing\.\n"),
