@@ -19,8 +19,7 @@ from kazoo.protocol.states import KazooState
 
 from lake_assets.connections.addresses import required, zookeeper_address
 from lake_assets.connections.zookeeper import zookeeper_client
-from lake_assets.coordination.contender import holder, in_background, repeat_until_done
-from lake_assets.coordination.lock_handle import LockHandle, acquire
+from lake_assets.coordination.lock import LockHandle, acquire, holder, in_background, repeat_until_done
 from lake_assets.coordination.properties import TurnProperties
 from lake_assets.coordination.registry import Registry
 from lake_assets.coordination.rules import Refused, Turn, checked_name, decide, stream

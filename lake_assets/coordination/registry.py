@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from kazoo.exceptions import NoNodeError
 
-from lake_assets.coordination.lock_handle import ANY_VERSION, LockHandle, Operation
+from lake_assets.coordination.lock import ANY_VERSION, LockHandle, Operation
 from lake_assets.coordination.rules import Stream, Turn, checked_name
 from lake_assets.errors import RegistryDamaged, StoredByNewerVersion
 

@@ -11,7 +11,7 @@ import pytest
 from kazoo.client import KazooClient
 from kazoo.protocol.states import KazooState
 
-from lake_assets.coordination.lock_handle import LockHandle, acquire
+from lake_assets.coordination.lock import LockHandle, acquire
 from lake_assets.coordination.registry import Asks, Registry
 from lake_assets.coordination.rules import ANY, Turn, stream
 from lake_assets.errors import ConfigurationError, LockLost, RegistryDamaged, StoredByNewerVersion
