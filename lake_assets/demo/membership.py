@@ -6,9 +6,11 @@ that were sent.
 
 from __future__ import annotations
 
+import time
 import zlib
 from collections import Counter
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -19,7 +21,7 @@ from lake_assets.base.hours import hour_key, parse_hour
 from lake_assets.connections.spark import open_spark
 from lake_assets.demo import membership_proof
 from lake_assets.demo.dagster_api import launch_backfill, materialized_hours, wait_for_backfill
-from lake_assets.demo.home import START, prepare_home
+from lake_assets.demo.home import END, START, prepare_home
 from lake_assets.demo.membership_proof import expected_rows, repaired
 from lake_assets.demo.membership_simulator import bad_batch, dirty_batch, repair, worked_example
 from lake_assets.demo.output import check, console, headline
@@ -226,6 +228,31 @@ def _play_dropped_table(stage: Stage) -> None:
     check("all rows are there again", _checksum(stage, DIMENSION), checksum)
 
 
+def _play_end_of_day(stage: Stage) -> None:
+    headline(
+        "The day ends",
+        f"Nothing happens after hour {BAD_HOUR}. `lake complete` declares the raw tables complete, so the other hours"
+        " are built, and with the last one the day.",
+    )
+    last = parse_hour(END) - 1
+    tables = [raw.table for raw in stage.engine.pipeline.raw]
+    declared = [stage.command("complete", table, hour_key(last)) for table in tables]
+    check("the raw tables are complete through hour 23", declared, [0] * len(tables))
+    stage.landed.append(replace(stage.landed[-1], rows={}, late={}, complete_through=dict.fromkeys(tables, last)))
+    wait_until_idle(stage)
+    for name in ("signup_fact", "cancel_request_fact", "account_state_dim"):
+        shown = partial(materialized_hours, stage.home, name)
+        check(f"Dagster shows all hours of {name}", poll(shown, list(range(24))), list(range(24)))
+
+
+def poll(look: Callable[[], list[int]], expected: list[int]) -> list[int]:
+    """Look until what is expected is there, for a minute at most: hours without rows are reported some ticks later."""
+    end = time.monotonic() + 60
+    while (found := look()) != expected and time.monotonic() < end:
+        time.sleep(1)
+    return found
+
+
 def _checksum(stage: Stage, table: str) -> int:
     """Return a checksum of a table's rows that does not depend on their order."""
     total = 0
@@ -306,5 +333,6 @@ SCENES = (
     _play_backfill,
     _play_deleted_rows,
     _play_dropped_table,
+    _play_end_of_day,
 )
 """In the order of the story: each one goes on where the one before has ended."""
