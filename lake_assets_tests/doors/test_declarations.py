@@ -83,7 +83,7 @@ RAW = (
     grain="day",
     timezone="America/New_York",
     descriptions={"amount": "In cents."},
-    served=Served(name="Clicks", rows="newest"),
+    served=Served(name="Clicks", rows="newest", frequency="DAILY", quota="10G"),
     late=Defer(older_than="6 hours", at_most="4 hours", or_rows=10),
     renamed_from={"amount": "price"},
 )
@@ -187,7 +187,7 @@ IN_YAML: Mapping[str, list[dict[str, Any]]] = {
             "timezone": "America/New_York",
             "description": "Clicks, once each.",
             "descriptions": {"amount": "In cents."},
-            "served": {"name": "Clicks", "rows": "newest"},
+            "served": {"name": "Clicks", "rows": "newest", "frequency": "DAILY", "quota": "10G"},
             "late": {"older_than": "6 hours", "at_most": "4 hours", "or_rows": 10},
             "renamed_from": {"amount": "price"},
         },
