@@ -27,13 +27,13 @@ from lake_assets.engagement.streams.batch import run_batch
 from lake_assets.engagement.streams.turn import TurnReport, coordinator, take_due_turns, take_turn, with_effect
 from lake_assets.errors import ClaimRefused, LockLost, LockNotFree, TurnRefused
 from lake_assets.pages.terminal.engagement import reclaimed
+from lake_assets.settings import Settings, settings
 from lake_assets_tests.engagement.child import RECLAIM
 from lake_assets_tests.engagement.scenario import ORGS, PATIENCE_SECONDS, SESSION_SECONDS, Losing, Traffic, email
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from lake_assets.settings import Settings
 
 ENGAGED_AFTER_CONVERSION = 1464
 """Number of an email of acme to lead 1, a day after START and some minutes."""
@@ -203,8 +203,13 @@ def test_a_lake_goes_on_with_another_zookeeper_and_first_of_all_with_the_batch_t
         assert reclaimed(done) == "the claim needs no change; no batch is open"
 
 
-def test_a_lake_is_not_reclaimed_unless_somebody_says_that_nothing_runs(tmp_path: Path) -> None:
-    done = CliRunner().invoke(engagement, ["reclaim", "email_event"], input="n\n", env={"LAKE_HOME": str(tmp_path)})
+def test_a_lake_is_not_reclaimed_unless_somebody_says_that_nothing_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("LAKE_HOME", str(tmp_path))
+    settings.cache_clear()
+    done = CliRunner().invoke(engagement, ["reclaim", "email_event"], input="n\n")
+    settings.cache_clear()
     assert (done.exit_code, "on any machine?" in done.output) == (1, True)
 
 
