@@ -157,7 +157,8 @@ class Opened:
         """Send messages, and do all that is due: land, load, and run the sessions that sensors request."""
         self.zones.send(landings)
         if landings:
-            self.zones.settle(landings[-1].landed_at + timedelta(minutes=30))
+            for minutes in (0, 30):  # only heartbeats close a file by its age, and its age begins with one
+                self.zones.settle(landings[-1].landed_at + timedelta(minutes=minutes))
         for zone in ("a", "b"):
             self.zones.tail(zone)
         self.zones.load()
