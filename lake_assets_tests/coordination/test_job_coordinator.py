@@ -227,7 +227,9 @@ def running_program(
     (folder / "append.py").write_text(code)
     log = folder / "log"
     with log.open("w") as output:
-        environment = {**os.environ, **spark_environment(), **QUICK_JVM, "SPARK_CONF_DIR": str(folder)}
+        # Tests that have used Spark Connect in this process leave variables that would make the program do so, too.
+        others = {name: value for name, value in os.environ.items() if not name.startswith("SPARK_")}
+        environment = {**others, **spark_environment(), **QUICK_JVM, "SPARK_CONF_DIR": str(folder)}
         environment["LAKE_ZOOKEEPER"] = zookeeper
         process = subprocess.Popen(
             [sys.executable, "append.py", *words], cwd=folder, env=environment, stdout=output, stderr=output
