@@ -293,7 +293,7 @@ class Settings(BaseSettings):
         default=None,
         description="name of the cluster, the folder of ZooKeeper that has the lineage of served tables; two data "
         "directories on one ensemble need one each; default: none, the ensemble's root",
-        pattern="[A-Za-z0-9_-]+$",
+        pattern="^[A-Za-z0-9_-]+$",
     )
     serving_snapshots: int = Field(
         default=2, description="number of snapshots of a served table that are kept, including the newest", ge=2

@@ -15,6 +15,7 @@ import pyarrow as pa
 import pytest
 from kazoo.exceptions import KazooException
 from kazoo.retry import RetryFailedError
+from pydantic import ValidationError
 
 from lake_assets.coordination import zookeeper_client
 from lake_assets.errors import UsageError
@@ -157,6 +158,12 @@ def test_two_clusters_on_one_ensemble_do_not_meet(zookeeper: str, tmp_path: Path
         for serving, number in ((east, 1), (west, 2)):
             assert query(serving.broker, f"select any_value(number) from {table}", LIMITS).rows == [(number,)]
         assert zk.get_children(f"/{table}-east/PROPERTYSTORE/SEGMENT_LINEAGE") == [table]
+
+
+@pytest.mark.parametrize("cluster", ["", "..", "a/b", "../a", "a b", "é"])
+def test_the_name_of_a_cluster_is_one_folder_of_zookeeper(cluster: str) -> None:
+    with pytest.raises(ValidationError, match="serving_cluster"):
+        Settings(serving_cluster=cluster)
 
 
 @pytest.mark.parametrize("name", ["orders-eu", "sales.orders", "1a"])
