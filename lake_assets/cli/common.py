@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
@@ -17,6 +17,7 @@ from lake_assets.settings import settings
 
 if TYPE_CHECKING:
     from lake_assets.incremental.engine.engine import Engine
+    from lake_assets.incremental.operations.health import Problem
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 Hour = Annotated[str, typer.Argument(metavar="HOUR", help="An hour in UTC, such as 2026-01-01-05:00.")]
@@ -60,11 +61,15 @@ def show_problems(engine: Engine) -> None:
     broken = engine.pipeline.broken
     for declaration in broken:
         typer.echo(f"Error: {declaration.error}", err=True)
-    found = problems(engine)
+    if print_problems(problems(engine)) or broken:
+        raise typer.Exit(1)
+
+
+def print_problems(found: Sequence[Problem]) -> bool:
+    """Print problems of any part; return whether any is an error."""
     for problem in found:
         typer.echo(f"{problem.level.capitalize()}: {ErrorText(problem.what, problem.remedy)}", err=True)
-    if broken or any(problem.level == "error" for problem in found):
-        raise typer.Exit(1)
+    return any(problem.level == "error" for problem in found)
 
 
 def past_hour(text: str, where: str) -> int:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from lake_assets.cli.common import AsJson, kafka_servers, progress_bar
+from lake_assets.cli.common import AsJson, kafka_servers, print_problems, progress_bar
 from lake_assets.errors import LakeError, UsageError
 from lake_assets.pages.terminal.render import render
 from lake_assets.settings import settings
@@ -303,10 +303,7 @@ def landing_problems(*, ask_kafka: bool = True) -> list[Problem]:
 
 def show_landing_problems(*, ask_kafka: bool = True) -> bool:
     """Print what is wrong with landing; return whether anything is an error."""
-    found = landing_problems(ask_kafka=ask_kafka)
-    for problem in found:
-        typer.echo(f"{problem.level.capitalize()}: {problem.what}\n  → {problem.remedy}", err=True)
-    return any(problem.level == "error" for problem in found)
+    return print_problems(landing_problems(ask_kafka=ask_kafka))
 
 
 def open_service() -> LandingService:

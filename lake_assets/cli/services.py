@@ -8,7 +8,7 @@ import typer
 
 from lake_assets.cli.checks.declarations import analyse_changed_queries
 from lake_assets.cli.checks.doctor import check_lakes
-from lake_assets.cli.common import AsJson, create_tables, open_engine, show_problems
+from lake_assets.cli.common import AsJson, create_tables, open_engine, print_problems, show_problems
 from lake_assets.cli.landing_files import show_landing_problems
 from lake_assets.cli.serving import failed_pushes
 from lake_assets.pages.terminal.render import Column, TableView, render
@@ -86,9 +86,7 @@ def status(as_json: AsJson = False) -> None:
     stopped = [each for each in check_lakes(settings()) if each.level == "error"]
     for each in stopped:
         typer.echo(f"Error: {each.text}\n  → {each.remedy}", err=True)
-    pushes = failed_pushes()
-    for problem in pushes:
-        typer.echo(f"Error: {problem.what}\n  → {problem.remedy}", err=True)
+    push_failed = print_problems(failed_pushes())
     show_problems(open_engine())
-    if failing or landing_fails or stopped or pushes:
+    if failing or landing_fails or stopped or push_failed:
         raise typer.Exit(1)

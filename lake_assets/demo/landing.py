@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 from lake_assets.connections.catalog import open_catalog
 from lake_assets.demo.home import prepare_home
-from lake_assets.demo.output import UnexpectedResult, check, console, headline
-from lake_assets.demo.services import run_command
+from lake_assets.demo.output import check, console, headline
+from lake_assets.demo.services import expect_command
 from lake_assets.incremental.engine.iceberg import load
 from lake_assets.landing.files.checksum import Checksum
 from lake_assets.landing.files.entries import DataFile
@@ -140,20 +140,9 @@ def _compact(home: Settings) -> None:
     check("both zones have files of the same names", after["a"], after["b"])
 
 
-def _expect(home: Settings, code: int, *arguments: str) -> str:
-    """Run a command, print it, and return what it printed.
-
-    Raises:
-        UnexpectedResult: It ended with another exit code.
-    """
+def _expect(home: Settings, exit_code: int, *arguments: str) -> str:
     addresses = {"LAKE_SPARK_REMOTE": str(home.spark_remote), "LAKE_KAFKA": str(home.kafka)}
-    ended = run_command(home, *arguments, **addresses)
-    if ended.returncode != code:
-        raise UnexpectedResult(
-            f"`lake {' '.join(arguments)}` ended with {ended.returncode} instead of {code}.",
-            remedy="Read what it printed above.",
-        )
-    return ended.stdout
+    return expect_command(home, exit_code, *arguments, **addresses)
 
 
 def _rows(home: Settings) -> int:

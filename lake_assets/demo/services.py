@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from rich.markup import escape
 
-from lake_assets.demo.output import console
+from lake_assets.demo.output import UnexpectedResult, console
 from lake_assets.errors import ServiceError
 from lake_assets.services import lifecycle
 
@@ -98,6 +98,21 @@ def run_command(home: Settings, *arguments: str, **variables: str) -> subprocess
     for line in (ran.stdout + ran.stderr).splitlines():
         console.print(f"      [dim]{escape(line)}[/]")
     return ran
+
+
+def expect_command(home: Settings, exit_code: int, *arguments: str, **variables: str) -> str:
+    """Run a command of `lake` as `run_command` does, and return its output.
+
+    Raises:
+        UnexpectedResult: It ended with another exit code.
+    """
+    ended = run_command(home, *arguments, **variables)
+    if ended.returncode != exit_code:
+        raise UnexpectedResult(
+            f"`lake {' '.join(arguments)}` ended with {ended.returncode} instead of {exit_code}.",
+            remedy="Read what it printed above.",
+        )
+    return ended.stdout
 
 
 def _print_dim(line: str) -> None:

@@ -19,7 +19,7 @@ import pyarrow.parquet as pq
 from lake_assets.base.failpoints import EXIT_CODE
 from lake_assets.demo.home import prepare_home
 from lake_assets.demo.output import check, console, headline
-from lake_assets.demo.services import run_command
+from lake_assets.demo.services import expect_command
 from lake_assets.services.service import free_port, running
 from lake_assets.services.zookeeper import zookeeper
 from lake_assets.serving.query import query
@@ -151,8 +151,4 @@ def _day(home: Settings) -> str:
 
 
 def _expect(home: Settings, exit_code: int, *arguments: str, **variables: str) -> str:
-    """Run a command of `lake serving`; return what it printed."""
-    ran = run_command(home, "serving", *arguments, **variables)
-    if ran.returncode != exit_code:
-        check(f"`lake serving {arguments[0]}` ends with {exit_code}", ran.returncode, exit_code)
-    return ran.stdout
+    return expect_command(home, exit_code, "serving", *arguments, **variables)

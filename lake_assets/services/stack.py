@@ -96,20 +96,10 @@ def landing_processes(settings: Settings, *, kafka_port: int | None) -> list[Ser
         kafka_port: The port of the local broker, for which they wait; None if somebody else runs Kafka.
     """
     commands = {**{f"landing-{zone}": ("tail", zone) for zone in ZONES}, "landing-load": ("load",)}
-    services = []
-    for name, command in commands.items():
-        log = settings.home / "logs" / f"{name}.log"
-        service = Service(
-            name=name,
-            command=python_module("lake_assets.cli.main", "landing", *command),
-            home=settings.home,
-            after=kafka_port,
-            environment=dagster_environment(settings),
-            ready=log_says(log, LANDING_STARTED),
-            remedy="Correct what the log names, such as LAKE_KAFKA, or the feeds of the pipeline.",
-        )
-        services.append(service)
-    return services
+    return [
+        _command(settings, name, ("landing", *words), LANDING_STARTED, "the feeds of the pipeline", kafka_port)
+        for name, words in commands.items()
+    ]
 
 
 def continuous_streams(settings: Settings, *, kafka_port: int | None) -> list[Service]:
@@ -128,18 +118,34 @@ def continuous_streams(settings: Settings, *, kafka_port: int | None) -> list[Se
     services = []
     for lake in lakes:
         if lake.continuous:
-            name = f"{STREAMS_OF}{lake.name}"
-            service = Service(
-                name=name,
-                command=python_module("lake_assets.cli.main", "engagement", "run", lake.name),
-                home=settings.home,
-                after=kafka_port,
-                environment=dagster_environment(settings),
-                ready=log_says(settings.home / "logs" / f"{name}.log", f"{lake.name} runs on"),
-                remedy="Correct what the log names, such as LAKE_KAFKA, or the file of the lake.",
-            )
-            services.append(service)
+            name, words = f"{STREAMS_OF}{lake.name}", ("engagement", "run", lake.name)
+            started = f"{lake.name} runs on"
+            services.append(_command(settings, name, words, started, "the file of the lake", kafka_port))
     return services
+
+
+def _command(
+    settings: Settings, name: str, words: tuple[str, ...], started: str, declared: str, kafka_port: int | None
+) -> Service:
+    """Return a command of `lake` that runs on, as a service that reads Kafka.
+
+    Args:
+        settings: With the addresses of the other services.
+        name: Of the service.
+        words: Of the command.
+        started: How a line of its log begins when it is ready.
+        declared: What may be declared wrongly.
+        kafka_port: The port that it waits for; None for none.
+    """
+    return Service(
+        name=name,
+        command=python_module("lake_assets.cli.main", *words),
+        home=settings.home,
+        after=kafka_port,
+        environment=dagster_environment(settings),
+        ready=log_says(settings.home / "logs" / f"{name}.log", started),
+        remedy=f"Correct what the log names, such as LAKE_KAFKA, or {declared}.",
+    )
 
 
 @contextmanager

@@ -12,9 +12,10 @@ from lake_assets.errors import ServiceError
 from lake_assets.pages.terminal.render import render
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
     from lake_assets.base.findings import Finding
+    from lake_assets.incremental.operations.health import Problem
     from lake_assets.settings import Settings
 
 LANDING, SERVING = "landing", "serving"
@@ -62,6 +63,8 @@ def diagnose() -> list[Finding]:
     """Run all checks. Changes nothing, and raises nothing."""
     from lake_assets.base.findings import Check, run_checks
     from lake_assets.cli.checks import machine
+    from lake_assets.cli.landing_files import landing_problems
+    from lake_assets.cli.serving import failed_pushes
     from lake_assets.incremental.engine.engine import utc_now
     from lake_assets.incremental.operations.doctor import diagnose_lake
     from lake_assets.settings import home_directory
@@ -82,22 +85,16 @@ def diagnose() -> list[Finding]:
     found += run_checks([Check("engagement lakes", lambda: check_lakes(settings))])
     pipeline = machine.loaded_pipeline(settings)
     found += diagnose_lake(settings, pipeline, clock=utc_now)
-    return found + run_checks([Check(LANDING, _check_landing), Check(SERVING, _check_serving)])
+    checks = [
+        Check(LANDING, lambda: _findings(LANDING, landing_problems())),
+        Check(SERVING, lambda: _findings(SERVING, failed_pushes())),
+    ]
+    return found + run_checks(checks)
 
 
-def _check_serving() -> Iterator[Finding]:
-    """Yield the served tables whose last push failed."""
+def _findings(check: str, problems: Iterable[Problem]) -> Iterator[Finding]:
+    """Yield problems of a part as findings of a check."""
     from lake_assets.base.findings import Finding
-    from lake_assets.cli.serving import failed_pushes
 
-    for problem in failed_pushes():
-        yield Finding(SERVING, problem.level, problem.what, problem.remedy)
-
-
-def _check_landing() -> Iterator[Finding]:
-    """Yield what is wrong with landed files and their zones."""
-    from lake_assets.base.findings import Finding
-    from lake_assets.cli.landing_files import landing_problems
-
-    for problem in landing_problems():
-        yield Finding(LANDING, problem.level, problem.what, problem.remedy)
+    for problem in problems:
+        yield Finding(check, problem.level, problem.what, problem.remedy)

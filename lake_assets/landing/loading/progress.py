@@ -43,7 +43,7 @@ KAFKA_BEGAN = datetime(2011, 1, 1, tzinfo=UTC)
 """No message is older than Kafka; a time in seconds is one of 1970, if it is taken for milliseconds."""
 
 FEW = 10
-"""Of fewer messages no share is told: one dead letter of a quiet hour is no tenth of anything."""
+"""Fewer messages have no share: one dead letter in a quiet hour must not stop a table."""
 
 MAX_AHEAD = timedelta(minutes=10)
 """A heartbeat that is later than the clock by more than this does not count: a clock is wrong."""

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from lake_assets.settings import Settings
 
 _RECENTLY = timedelta(hours=1)
-"""A wrong timestamp is told for so long."""
+"""How long a wrong timestamp is reported."""
 
 RUN = "Start what lands it: `lake up`, or `lake landing run`"
 
