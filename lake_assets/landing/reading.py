@@ -7,12 +7,10 @@ from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from lake_assets.base.hours import from_milliseconds
-from lake_assets.errors import FileDamaged
 from lake_assets.landing.consume.messages import feed_of, feeds
-from lake_assets.landing.files.checksum import Tally
 from lake_assets.landing.files.entries import DataFile, identity_of
 from lake_assets.landing.files.records import Record
-from lake_assets.landing.files.zone_folder import Zone
+from lake_assets.landing.files.zone_folder import Zone, sound_records
 from lake_assets.landing.manifest.open_zones import open_zones
 from lake_assets.landing.manifest.schema import files_of
 from lake_assets.landing.manifest.shared_state import SharedState
@@ -58,7 +56,7 @@ def rows_of(settings: Settings, pipeline: Pipeline, topic: str, *, open: bool = 
     found = []
     for place, record in sorted({**closed, **fresh}.items()):
         row = feed.parse_landed(record.value)
-        if isinstance(row, str) or next(scrub.kept([record], requests, Tally(), dead_letters=False), None) is None:
+        if isinstance(row, str) or scrub.is_named(record, requests):
             continue  # a heartbeat, or a row that is deleted
         told = {
             "partition": record.partition,
@@ -77,11 +75,4 @@ def _records(zones: dict[str, Zone], files: Iterable[DataFile]) -> Iterator[Reco
         if not file.holds_dead_letters:
             equal.setdefault(identity_of(file), []).append(file)
     for several in equal.values():
-        for number, file in enumerate(several, 1):
-            try:
-                yield from list(zones[file.zone].records(file))
-            except FileDamaged:
-                if number == len(several):
-                    raise
-            else:
-                break
+        yield from sound_records(zones, several)

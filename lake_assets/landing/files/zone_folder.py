@@ -196,6 +196,21 @@ class Draft:
             os.close(folder)
 
 
+def sound_records(zones: Mapping[str, Zone], files: Iterable[DataFile]) -> list[Record]:
+    """Return the records of the first of equal files that can be read. Raises `FileDamaged` if none can.
+
+    Args:
+        zones: All zones by name.
+        files: One or more files of the same records.
+    """
+    for file in files:
+        try:
+            return list(zones[file.zone].records(file))
+        except FileDamaged as error:
+            damaged = error
+    raise damaged
+
+
 def _write_synced(path: Path, kind: Kind, records: Iterable[Record]) -> Tally:
     try:
         return _written(path, kind, records)

@@ -17,15 +17,15 @@ from pyiceberg.catalog import Catalog
 from pyiceberg.table import Table
 
 from lake_assets.base.hours import from_milliseconds, is_moment
-from lake_assets.errors import FileDamaged, PublishConflict, StateMoved
+from lake_assets.errors import PublishConflict, StateMoved
 from lake_assets.incremental.engine import iceberg
 from lake_assets.landing.consume.messages import BAD_TIMESTAMP, Feed, Row
 from lake_assets.landing.files.records import Record
-from lake_assets.landing.files.zone_folder import Zone
+from lake_assets.landing.files.zone_folder import Zone, sound_records
 from lake_assets.landing.loading.batch import Batch, LandedRow, commit
 from lake_assets.landing.loading.loader import Loader
 from lake_assets.landing.loading.progress import LetterCounts, Progress, Spans, progress_of, read_progress
-from lake_assets.landing.manifest.schema import Entry
+from lake_assets.landing.manifest.schema import Entry, files_of
 from lake_assets.landing.manifest.store import Manifest
 
 READ = 10_000
@@ -256,11 +256,6 @@ def _same_files(manifest: Manifest, zones: Sequence[Zone], topic: str) -> list[l
 
 
 def _records(zones: Sequence[Zone], entries: Sequence[Entry]) -> list[Record]:
-    """Return the records of the first of equal files that can be read. Raises `FileDamaged` if none can."""
-    by_name = {zone.name: zone for zone in zones}
-    for entry in entries:
-        try:
-            return sorted(by_name[entry.file.zone].records(entry.file), key=attrgetter("offset"))
-        except FileDamaged as error:
-            damaged = error
-    raise damaged
+    """Return the records of equal files in order of offset. Raises `FileDamaged` if none of the files can be read."""
+    found = sound_records({zone.name: zone for zone in zones}, files_of(entries))
+    return sorted(found, key=attrgetter("offset"))

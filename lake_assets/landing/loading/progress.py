@@ -165,15 +165,14 @@ class Progress:
             now: The present time.
         """
         least = {partition: at - NEAR for partition, at in self.heartbeats.items()}
-        found, wrong, count = [], self.wrong, 0
+        found, wrong = [], self.wrong
         for record in records:
             heartbeat = heartbeat_of(record.headers)
             if isinstance(heartbeat, datetime) and is_credible(heartbeat, now):
                 least[record.partition] = max(heartbeat - NEAR, least.get(record.partition, KAFKA_BEGAN))
             at = from_milliseconds(record.timestamp) if is_moment(record.timestamp) else None
             if heartbeat is None and (at is None or not least.get(record.partition, KAFKA_BEGAN) <= at <= now + NEAR):
-                count += 1
-                wrong = WrongTimes((self.wrong.messages if self.wrong else 0) + count, now, record.timestamp)
+                wrong = WrongTimes((wrong.messages if wrong else 0) + 1, now, record.timestamp)
                 at = now
             found.append(at or now)
         return found, replace(self, wrong=wrong)

@@ -92,10 +92,11 @@ class SharedState:
             default: Recorded if there is none. If the last one is of a version before, one with its limits and the
                 rule of the default follows it, from the first offset at which no zone can have cut yet.
         """
+        if default is None:
+            with self.manifest.engine.connect() as connection:
+                return _policies(connection, topic, partition)
         with self.manifest.change() as (connection, _):
             recorded = _policies(connection, topic, partition)
-            if default is None:
-                return recorded
             if recorded and (recorded[-1].by_heartbeats or not default.by_heartbeats):
                 return recorded
             following = default

@@ -118,11 +118,9 @@ def unfinished_rounds(writer: ZoneWriter, shard: Shard) -> list[Round]:
 def open_reshards(writer: ZoneWriter, topic: str) -> list[Round]:
     """Return the reshards of a topic that a zone has not finished, in order."""
     state, zone = SharedState(writer.manifest), writer.zone.name
-    return [
-        found
-        for found in state.reshards(topic)
-        if found.number not in state.finished_rounds(zone, parse_shard(found.shard))
-    ]
+    rounds = state.reshards(topic)
+    finished = {shard: state.finished_rounds(zone, parse_shard(shard)) for shard in {found.shard for found in rounds}}
+    return [found for found in rounds if found.number not in finished[found.shard]]
 
 
 def open_round(

@@ -75,7 +75,7 @@ def reshard(writer: ZoneWriter, topic: str, of: int, distinct_id: DistinctId, *,
     if not begun and (waits_for := _compaction(writer, topic, of)):
         return Resharded(made, waits_for)
     for current in begun or _open(writer, topic, of):
-        if current.of is not None and current.of != of:
+        if current.of != of:
             raise UsageError(
                 f"{topic} is being resharded to {current.of} shards, not to {of}.",
                 remedy=f"Finish that first: `lake landing reshard {topic} {current.of}`.",

@@ -106,7 +106,7 @@ class OpenFiles:
         """Write what tails have taken. Raises `DiskFull`."""
         self._written_at = monotonic()
         state = SharedState(self.writer.manifest)
-        requests = {place.topic: state.deletions(place.topic) for place in tails if place.topic in self.scrubs}
+        requests = {topic: state.deletions(topic) for topic in {place.topic for place in tails} & self.scrubs.keys()}
         for place, tail in tails.items():
             self._write(place, tail, requests.get(place.topic, ()))
 
@@ -146,8 +146,8 @@ class OpenFiles:
             path.parent.mkdir(exist_ok=True)
             with path.open("a+b") as opened:
                 formats.append(opened, records, metadata)
-        except FileNotFoundError:
-            return  # the folder of the zone is gone, which the next file says
+        except FileNotFoundError:  # the folder of the zone is gone, which the next file says
+            self._files.pop(place, None)  # so that the file is written as a whole once the folder is back
         except OSError as error:
             if error.errno in NO_SPACE:
                 raise DiskFull(path.parent, error.strerror or "no space left") from error

@@ -130,10 +130,12 @@ class ZoneTailer:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        self._reader.__exit__(kind, error, trace)
-        self._counter.close()
-        if error is None:
-            self._write_open_files()
+        try:
+            if error is None:
+                self._write_open_files()  # before the reader is closed: it leaves a partition that has to stop
+        finally:
+            self._reader.__exit__(kind, error, trace)
+            self._counter.close()
 
     def step(self, *, seconds: float = _READ_SECONDS) -> int:
         """Read once, wait for `seconds` at most, and land the files that close; return the number of messages."""
@@ -276,13 +278,13 @@ class ZoneTailer:
             tail = self._tails.get(place)
             closed = tail.take(record) if tail else None
             if closed:
-                self._take(closed)
+                self._take(closed, self._note_stop)  # the reader does not have the partition yet
             begin = record.offset + 1
         if place in self._tails:
             self._tails[place].written = len(self._tails[place].messages)
         return begin
 
-    def _take(self, closed: Closed) -> None:
+    def _take(self, closed: Closed, stop: Callable[[Place, LakeError], None] | None = None) -> None:
         start = self._starts[closed.place]
         if closed.place in self.stopped:
             return
@@ -295,7 +297,7 @@ class ZoneTailer:
         except DiskFull:
             raise
         except LandingError as error:
-            self._stop(closed.place, error)
+            (stop or self._stop)(closed.place, error)
         else:
             self._open_files.drop(closed.place)
             self.files += 1

@@ -19,7 +19,6 @@ from lake_assets.incremental.declaration import Pipeline
 from lake_assets.incremental.engine.engine import Engine
 from lake_assets.incremental.erasure.erase import Elsewhere, sweep
 from lake_assets.incremental.operations.maintain import Maintainer, MaintenanceReport, Policy, tables_of
-from lake_assets.settings import settings
 
 NAME = "maintenance"
 
@@ -56,7 +55,7 @@ def maintenance_definitions(
         )
         figures: list[dg.TableRecord] = []
         problems: dict[str, str] = {}
-        for table in tables_of(pipeline, log_tables(settings())):
+        for table in tables_of(pipeline, log_tables(lake_assets.settings())):
             try:
                 report = maintainer.maintain(table)
             except LakeError as error:  # the other tables are maintained all the same
