@@ -6,7 +6,6 @@ from contextlib import AbstractContextManager, suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
-from uuid import uuid4
 
 import typer
 
@@ -23,7 +22,6 @@ if TYPE_CHECKING:
     from lake_assets.serving.store import Store
     from lake_assets.serving.upkeep import OutdatedSegments, VerifiedTable
 
-PUSH_ID_LENGTH = 12
 
 serving = typer.Typer(help="Served tables: push, query and revert whole snapshots of tables.", no_args_is_help=True)
 pinot = typer.Typer(
@@ -67,6 +65,7 @@ def push(
     from lake_assets.connections.catalog import open_catalog
     from lake_assets.pages.terminal import serving as views
     from lake_assets.serving.push import from_parquet
+    from lake_assets.serving.store import new_push_id
 
     address = _controller(controller)
     if address:
@@ -86,10 +85,9 @@ def push(
         tables = {name: reading.rows for name, reading in readings.items()}
         heads = {name: reading.head for name, reading in readings.items()}
         quotas = group.quotas
-    push_id = uuid4().hex[:PUSH_ID_LENGTH]
     with _open_serving() as found:
         reports = found.writer.push(
-            tables, push_id=push_id, as_of=as_of, force=force, new_schema=new_schema, heads=heads, quotas=quotas
+            tables, push_id=new_push_id(), as_of=as_of, force=force, new_schema=new_schema, heads=heads, quotas=quotas
         )
     render(reports, views.pushed, as_json=as_json, document=reports if len(reports) > 1 else reports[0])
 

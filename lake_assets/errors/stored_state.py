@@ -3,8 +3,7 @@
 from collections.abc import Collection
 
 from lake_assets.errors.base import LakeError
-
-SHOWN_TABLES = 3
+from lake_assets.errors.texts import named
 
 
 class StoredStateError(LakeError):
@@ -24,7 +23,7 @@ class CatalogLost(StoredStateError):
     def __init__(self, catalog: str, *, home: object, tables: Collection[str], former: str | None) -> None:
         moved = f" They were in the catalog {former}." if former not in (None, catalog) else ""
         super().__init__(
-            f"The catalog {catalog} has no tables, but {home} had {_named(tables)}.{moved}",
+            f"The catalog {catalog} has no tables, but {home} had {named(tables)}.{moved}",
             remedy="Restore the catalog from a backup, or correct LAKE_CATALOG_URI. If it is lost, run `lake doctor`: "
             "it shows which tables `lake doctor --repair` can register again from their files. "
             "To start without these tables, use another LAKE_HOME.",
@@ -85,11 +84,3 @@ class TableDamaged(StoredStateError):
         self.file = file
         self.cause = cause
         self.partition = partition
-
-
-def _named(tables: Collection[str]) -> str:
-    """The first names, and the number of further ones."""
-    found = sorted(tables)
-    shown = ", ".join(found[:SHOWN_TABLES])
-    more = len(found) - SHOWN_TABLES
-    return f"{shown} and {more} more" if more > 0 else shown

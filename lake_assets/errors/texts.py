@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 MAX_CHARACTERS = 300
 """Longest part of another program's message that is shown; the log has all of it."""
+
+SHOWN_NAMES = 3
+"""Names of a collection that are shown; of the others, their number."""
 
 
 @dataclass(frozen=True)
@@ -60,3 +63,11 @@ def first_line(text: str) -> str:
     if len(line) > MAX_CHARACTERS:
         return f"{line[:MAX_CHARACTERS]}…"
     return line.removesuffix(".")
+
+
+def named(names: Iterable[str]) -> str:
+    """Return the first names, and the number of further ones."""
+    found = sorted(names)
+    shown = ", ".join(found[:SHOWN_NAMES])
+    more = len(found) - SHOWN_NAMES
+    return f"{shown} and {more} more" if more > 0 else shown

@@ -7,7 +7,6 @@ table never run at once. Each push ends with a cycle of clean-up.
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, suppress
 from typing import Any
-from uuid import uuid4
 
 import dagster as dg
 from dagster import DagsterRunStatus
@@ -27,7 +26,15 @@ from lake_assets.serving.push import PushReport
 from lake_assets.serving.query import query
 from lake_assets.serving.served_tables import Serving, serving_at
 from lake_assets.serving.sources import PushGroup, Reading, Source, push_groups
-from lake_assets.serving.store import EntryStatus, checksum, in_sight, lineage_status, sha256_of, way_back
+from lake_assets.serving.store import (
+    EntryStatus,
+    checksum,
+    in_sight,
+    lineage_status,
+    new_push_id,
+    sha256_of,
+    way_back,
+)
 
 
 class ServingResource(ConfiguredBySettings, dg.ConfigurableResource[Any]):
@@ -190,8 +197,6 @@ GROUP = "serving"
 SHOWN_ENTRIES = 10
 """The newest entries of the lineage, in the metadata of a push."""
 
-PUSH_ID_LENGTH = 12
-
 
 def serving_key(source: Source) -> dg.AssetKey:
     """Return the key of a served table's asset: serving/account_state."""
@@ -236,7 +241,7 @@ def serving_asset(group: PushGroup, clock: Clock) -> dg.AssetsDefinition:
                 # The pool allows one push at a time, so the push of any entry in progress has died.
                 reports = serving.writer.push(
                     {source.name: reading.rows for source, reading in readings.items()},
-                    push_id=uuid4().hex[:PUSH_ID_LENGTH],
+                    push_id=new_push_id(),
                     as_of=as_of,
                     force=True,
                     new_schema=config.new_schema,

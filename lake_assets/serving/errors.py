@@ -45,9 +45,7 @@ from datetime import datetime
 from pathlib import Path
 
 from lake_assets.errors import ServingError, UsageError
-
-SHOWN_NAMES = 3
-"""Segments that a message names."""
+from lake_assets.errors.texts import named
 
 MAX_ANSWER_CHARACTERS = 500
 """Of another service's answer, in a message."""
@@ -71,7 +69,7 @@ class SourceNotRouted(ReplaceRefused):
 
     def __init__(self, table: str, segments: Iterable[str]) -> None:
         super().__init__(
-            f"Readers of {table} do not see {_named(segments)}, so it cannot be replaced.",
+            f"Readers of {table} do not see {named(segments)}, so it cannot be replaced.",
             remedy=f"Replace only segments that readers see: `lake serving list {table}`.",
         )
 
@@ -81,7 +79,7 @@ class SourceTaken(ReplaceRefused):
 
     def __init__(self, table: str, segments: Iterable[str], *, by: str, state: str) -> None:
         super().__init__(
-            f"Entry {by} of {table}, {state}, already replaces {_named(segments)}.",
+            f"Entry {by} of {table}, {state}, already replaces {named(segments)}.",
             remedy=f"Wait for its push. If that has died, push with --force, or run `lake serving revert {table} {by} "
             "--force` first.",
         )
@@ -92,7 +90,7 @@ class TargetTaken(ReplaceRefused):
 
     def __init__(self, table: str, segments: Iterable[str], why: str) -> None:
         super().__init__(
-            f"{_named(segments)} of {table} cannot be pushed: {why}.",
+            f"{named(segments)} of {table} cannot be pushed: {why}.",
             remedy="Each name can be used once: choose another.",
         )
 
@@ -118,7 +116,7 @@ class SourceGone(ReplaceRefused):
 
     def __init__(self, table: str, entry_id: str, segments: Iterable[str]) -> None:
         super().__init__(
-            f"Entry {entry_id} of {table} replaces {_named(segments)}, which no longer exists.",
+            f"Entry {entry_id} of {table} replaces {named(segments)}, which no longer exists.",
             remedy="A deleted snapshot cannot be restored. An entry in progress can be reverted with --force.",
         )
 
@@ -128,7 +126,7 @@ class TargetNotReady(ReplaceRefused):
 
     def __init__(self, table: str, entry_id: str, segments: Iterable[str]) -> None:
         super().__init__(
-            f"Entry {entry_id} of {table} adds {_named(segments)}, which was not uploaded or is not readable.",
+            f"Entry {entry_id} of {table} adds {named(segments)}, which was not uploaded or is not readable.",
             remedy="Upload all of its targets, then end it; or revert it with --force.",
         )
 
@@ -148,7 +146,7 @@ class TargetReplaced(ReplaceRefused):
 
     def __init__(self, table: str, entry_id: str, segments: Iterable[str], *, by: str) -> None:
         super().__init__(
-            f"Entry {entry_id} of {table} added {_named(segments)}, which entry {by} replaces.",
+            f"Entry {entry_id} of {table} added {named(segments)}, which entry {by} replaces.",
             remedy=f"Revert {by} first, or revert this one with --later.",
         )
 
@@ -168,7 +166,7 @@ class SegmentHeld(ReplaceRefused):
 
     def __init__(self, table: str, segments: Iterable[str], why: str) -> None:
         super().__init__(
-            f"{_named(segments)} of {table} cannot be deleted: {why}.",
+            f"{named(segments)} of {table} cannot be deleted: {why}.",
             remedy="Revert the entry, or wait for `lake serving clean-up` to delete them.",
         )
 
@@ -303,7 +301,7 @@ class LineageGone(ServingError):
 
     def __init__(self, table: str, files: Iterable[str], *, folder: Path) -> None:
         super().__init__(
-            f"ZooKeeper has no lineage of {table}, but {folder / table} contains its files: {_named(files)}.",
+            f"ZooKeeper has no lineage of {table}, but {folder / table} contains its files: {named(files)}.",
             remedy="Name the ZooKeeper that has its lineage (LAKE_ZOOKEEPER), or the folder that belongs to this one "
             "(LAKE_SERVING_FOLDER). If the lineage is lost, restore ZooKeeper's data from a backup. To start again "
             f"without the files, move {folder / table} away, and push again.",
@@ -315,7 +313,7 @@ class LineageBusy(ServingError):
 
     def __init__(self, tables: Iterable[str], tries: int) -> None:
         super().__init__(
-            f"The lineage of {_named(tables)} was changed by other clients {tries} times in a row.", remedy="Try again."
+            f"The lineage of {named(tables)} was changed by other clients {tries} times in a row.", remedy="Try again."
         )
 
 
@@ -353,11 +351,3 @@ class QueryRefused(ServingError):
 
 class QueryStopped(ServingError):
     """A query that exceeded its limits, or that DuckDB could not finish. It has no result."""
-
-
-def _named(names: Iterable[str]) -> str:
-    """The first names, and the number of further ones."""
-    found = sorted(names)
-    shown = ", ".join(found[:SHOWN_NAMES])
-    more = len(found) - SHOWN_NAMES
-    return f"{shown} and {more} more" if more > 0 else shown

@@ -16,8 +16,7 @@ import asyncio
 import mmap
 import re
 import secrets
-from collections.abc import Awaitable, Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -57,7 +56,7 @@ from lake_assets.serving.lineage import SegmentLineage
 from lake_assets.serving.query import query
 from lake_assets.serving.registry import checked_table
 from lake_assets.serving.served_tables import Serving
-from lake_assets.serving.store import EntryStatus, TableStatus, lineage_status, table_status
+from lake_assets.serving.store import EntryStatus, TableStatus, known_state, lineage_status, table_status
 
 if TYPE_CHECKING:
     from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -277,10 +276,7 @@ def controller(
     def lineage(table: str, kind: Type = "") -> dict[str, Any]:
         """The lineage of a table, in the order of time."""
         name = _table(table, kind)
-        state = serving.registry.read(name)[name]
-        if state.version is None:
-            raise TableNotServed(name, serving.registry.tables())
-        return lineage_json(name, state.lineage)
+        return lineage_json(name, known_state(serving.registry, name).lineage)
 
     @calls.post("/segments/{table}/startReplaceSegments", dependencies=writing)
     def start(
@@ -326,10 +322,10 @@ def controller(
             with body.open("wb") as file:
                 async for part in request.stream():
                     await run_in_threadpool(file.write, part)
-            with only_file(body, request.headers.get("Content-Type", "")) as (segment, content):
-                await run_in_threadpool(
-                    serving.writer.upload, name, segment, content, quota=quotas.get(name), new_schema=new_schema
-                )
+            segment, content = await run_in_threadpool(only_file, body, request.headers.get("Content-Type", ""))
+            await run_in_threadpool(
+                serving.writer.upload, name, segment, content, quota=quotas.get(name), new_schema=new_schema
+            )
         return {"status": f"Successfully uploaded segment: {segment} of table: {name}_{OFFLINE}"}
 
     return calls
@@ -355,9 +351,8 @@ def lineage_json(table: str, lineage: SegmentLineage) -> dict[str, Any]:
     return found
 
 
-@contextmanager
-def only_file(body: Path, content_type: str) -> Iterator[tuple[str, Path]]:
-    """Yield the name and the content of the one file of a multipart form. body: the form, in a folder of its own.
+def only_file(body: Path, content_type: str) -> tuple[str, Path]:
+    """Return the name and the content of the one file of a multipart form. body: the form, in a folder of its own.
 
     Raises:
         UsageError: It is no such form.
@@ -381,7 +376,7 @@ def only_file(body: Path, content_type: str) -> Iterator[tuple[str, Path]]:
             for start in range(head + 4, end, COPY_BYTES):
                 file.write(found[start : min(start + COPY_BYTES, end)])
     name = Path(named[1].decode(errors="replace")).name
-    yield re.sub(r"\.(?:parquet|tar\.gz)$", "", name), content
+    return re.sub(r"\.(?:parquet|tar\.gz)$", "", name), content
 
 
 def _table(name: str, kind: str) -> str:

@@ -18,6 +18,7 @@ from datetime import datetime, timedelta
 from enum import StrEnum
 from itertools import islice
 
+from lake_assets.base.hours import from_milliseconds, milliseconds
 from lake_assets.errors import UsageError
 from lake_assets.serving.errors import (
     EmptyReplace,
@@ -32,8 +33,6 @@ from lake_assets.serving.errors import (
     TargetTaken,
     UnknownEntry,
 )
-
-MICROSECONDS_PER_MILLISECOND = 1000
 
 
 class State(StrEnum):
@@ -163,9 +162,8 @@ def missing(names: Iterable[str], existing: Collection[str]) -> set[str]:
 
 
 def whole_milliseconds(time: datetime) -> datetime:
-    """Return a time without its microseconds, as Pinot stores it."""
-    milliseconds = time.microsecond // MICROSECONDS_PER_MILLISECOND
-    return time.replace(microsecond=milliseconds * MICROSECONDS_PER_MILLISECOND)
+    """Return a time, in UTC, without its microseconds, as Pinot stores it."""
+    return from_milliseconds(milliseconds(time))
 
 
 MIN_SNAPSHOTS = 2

@@ -11,7 +11,6 @@ Source: Pinot 1.x, `PinotSegmentRestletResource.getSegments`, `PinotSegmentUploa
 from __future__ import annotations
 
 import tarfile
-import uuid
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -29,7 +28,7 @@ from lake_assets.errors import UsageError
 from lake_assets.serving.errors import PinotRefused
 from lake_assets.serving.lineage import LineageEntry, SegmentLineage, State
 from lake_assets.serving.registry import TableState, checked_segment, checked_table
-from lake_assets.serving.store import EntryStatus, entries_status, segment_name
+from lake_assets.serving.store import EntryStatus, entries_status, new_push_id, segment_name
 from lake_assets.settings import Settings
 
 OFFLINE = "OFFLINE"
@@ -258,7 +257,7 @@ def _suffix(file: Path) -> str:
 
 def _by_name(table: str, archives: Sequence[Path]) -> dict[str, Path]:
     """Segment → its file. Parquet has no name of a segment, so it gets one that was never used."""
-    push_id, now = uuid.uuid4().hex[:12], datetime.now(UTC)
+    push_id, now = new_push_id(), datetime.now(UTC)
     found = {}
     for number, file in enumerate(archives):
         is_parquet = _suffix(file) == ".parquet"

@@ -41,7 +41,7 @@ from lake_assets.serving.lineage import (
     start_replace,
     whole_milliseconds,
 )
-from lake_assets.serving.registry import SegmentInfo, States, TableState, checked_segment
+from lake_assets.serving.registry import SegmentInfo, States, TableState, checked_segment, checked_table
 from lake_assets.serving.store import (
     FOLDER,
     SEGMENT_ROWS,
@@ -208,7 +208,7 @@ class PushReport:
         segments: The pushed segments.
         rows: Of all segments.
         size_bytes: Of all segments' files.
-        checksum: Of all segments' files, as `files.checksum` returns it.
+        checksum: Of all segments' files, as `store.checksum` returns it.
         replaced: The segments that readers saw before.
         removed: The segments whose files were removed, before the upload or after the switch.
     """
@@ -460,6 +460,8 @@ class Writer(Store):
         Returns:
             A report for each table, in the order of `tables`.
         """
+        for table in tables:
+            checked_table(table)
         try:
             with TemporaryDirectory(prefix=FOLDER) as folder:
                 drafts = {}
@@ -560,8 +562,9 @@ class Writer(Store):
         self.files.verify(table, info)
         try:
             self.registry.register(table, entry.id, [info])
-        except EntryReverted:
-            self.files.remove(table, [segment])
+        except (EntryReverted, UnknownEntry):
+            # The entry may also be completed: by a client that has uploaded and registered the segment once more.
+            self.files.remove(table, missing([segment], self.registry.read(table)[table].segments))
             raise
 
     def end_replace(self, table: str, entry_id: str) -> None:

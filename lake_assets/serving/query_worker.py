@@ -1,6 +1,6 @@
 """The processes that run queries: each answers one question, under limits of the operating system, and ends.
 
-`python -m lake_assets.serving.query_worker` is started by `query_processes.py`. It opens a database,
+`python -m lake_assets.serving.query_worker` is started by `query.py`. It opens a database,
 without a thread, and forks a worker for each pair of descriptors that it receives on its standard input, a Unix
 socket: the worker's socket, and the read end of a pipe. When the other end of the pipe is closed, it kills the
 worker; when its own socket is closed, it kills all and ends. The kernel closes both when the server dies, so no

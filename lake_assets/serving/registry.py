@@ -410,10 +410,10 @@ class Registry:
         """Note what the last push of a table failed on, for alerts; None: it went through."""
         path = f"{self._root}{FAILED}/{table}"
         if text is not None:
-            self._zk.ensure_path(path)
-            self._zk.set(path, json.dumps([text.problem, text.remedy]).encode())
-        elif self._zk.exists(path):
-            self._zk.delete(path)
+            answer(self._zk.ensure_path_async(path))
+            answer(self._zk.set_async(path, json.dumps([text.problem, text.remedy]).encode()))
+        elif answer(self._zk.exists_async(path)):
+            answer(self._zk.delete_async(path))
 
     def failures(self) -> dict[str, ErrorText]:
         """Return the tables whose last push failed, and on what."""

@@ -51,7 +51,6 @@ from lake_assets.serving.errors import (
     UploadDamaged,
 )
 from lake_assets.serving.lineage import (
-    MICROSECONDS_PER_MILLISECOND,
     MIN_SNAPSHOTS,
     Change,
     LineageEntry,
@@ -94,6 +93,11 @@ _PUSH_ID = re.compile(r"[a-z0-9]{8,32}")
 _NAME = re.compile(rf"[A-Za-z0-9_][A-Za-z0-9_.-]*_(?P<at>\d{{8}}T\d{{9}}Z)_(?P<push>{_PUSH_ID.pattern})_\d{{4,}}")
 
 
+def new_push_id() -> str:
+    """Return the id of another push."""
+    return uuid.uuid4().hex[:12]
+
+
 def segment_name(table: str, push_id: str, as_of: datetime, number: int) -> str:
     """Return a unique name for a segment.
 
@@ -105,8 +109,7 @@ def segment_name(table: str, push_id: str, as_of: datetime, number: int) -> str:
     """
     if not _PUSH_ID.fullmatch(push_id):
         raise UsageError(f"{push_id!r} is not a valid push id.", remedy="Use 8 to 32 lower-case letters and digits.")
-    milliseconds = as_of.microsecond // MICROSECONDS_PER_MILLISECOND
-    stamp = f"{as_of:%Y%m%dT%H%M%S}{milliseconds:03d}Z"
+    stamp = f"{as_of:%Y%m%dT%H%M%S%f}"[:-3] + "Z"
     return f"{checked_table(table)}_{stamp}_{push_id}_{number:04d}"
 
 
@@ -690,7 +693,7 @@ class EntryStatus:
 
 def table_status(registry: Registry, table: str) -> TableStatus:
     """Return the current status of a table. Raises `TableNotServed`."""
-    state = _known(registry, table)
+    state = known_state(registry, table)
     infos = list(registry.infos(table, sorted(state.segments)))
     seen = [info for info in infos if info.name in state.routed]
     return TableStatus(
@@ -714,7 +717,7 @@ def in_sight(registry: Registry, table: str) -> str:
 
 def lineage_status(registry: Registry, table: str) -> list[EntryStatus]:
     """Return the entries of a table, the newest first. Raises `TableNotServed`."""
-    return entries_status(_known(registry, table))
+    return entries_status(known_state(registry, table))
 
 
 def entries_status(state: TableState) -> list[EntryStatus]:
@@ -765,7 +768,8 @@ def way_back(table: str, entry_id: str, others: Mapping[str, str] | None = None,
     return " ".join(words)
 
 
-def _known(registry: Registry, table: str) -> TableState:
+def known_state(registry: Registry, table: str) -> TableState:
+    """Return the state of a table. Raises `TableNotServed`."""
     state = registry.read(table)[table]
     if state.version is None:
         raise TableNotServed(table, registry.tables())

@@ -17,12 +17,12 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
 from lake_assets.incremental.erasure.certificate import FileFacts, FileSource, Reference
-from lake_assets.serving.errors import TableNotServed, UploadDamaged
+from lake_assets.serving.errors import UploadDamaged
 from lake_assets.serving.push import write_drafts
 from lake_assets.serving.registry import Registry, SegmentInfo, States, TableState
 from lake_assets.serving.served_tables import Serving
 from lake_assets.serving.sources import Source
-from lake_assets.serving.store import FOLDER, SEGMENT_ROWS, SegmentFiles, push_of, read_at, sha256_of
+from lake_assets.serving.store import FOLDER, SEGMENT_ROWS, SegmentFiles, known_state, push_of, read_at, sha256_of
 from lake_assets.settings import Settings
 
 if TYPE_CHECKING:
@@ -68,9 +68,7 @@ class VerifiedTable:
 
 def verify_table(registry: Registry, files: SegmentFiles, table: str) -> VerifiedTable:
     """Read all registered segments of a table. Raises `TableNotServed`."""
-    state = registry.read(table)[table]
-    if state.version is None:
-        raise TableNotServed(table, registry.tables())
+    state = known_state(registry, table)
     infos = {info.name: info for info in registry.infos(table, sorted(state.segments))}
     problems = {}
     for name, info in infos.items():

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from kazoo.exceptions import KazooException
 from kazoo.retry import RetryFailedError
@@ -451,6 +452,39 @@ def test_a_push_whose_entry_was_taken_stops_and_its_files_go_though_a_query_runs
             meddled(served, lambda: None, files=files).push(2)
         assert (files.uploaded, files.most) == (2, 2 * SEGMENTS + 1)
         assert (served.seen(), served.stored()) == ([3], 2 * SEGMENTS)
+
+
+class Repeated(SegmentFiles):
+    """While a file is uploaded, the client that has waited too long for the answer uploads it again and switches."""
+
+    def __init__(self, found: World, file: Path) -> None:
+        super().__init__(found.files.folder)
+        self.found, self.file = found, file
+
+    def upload(self, table: str, segment: str, source: Path) -> None:
+        super().upload(table, segment, source)
+        (entry,) = self.found.registry.read(table)[table].lineage.in_state(State.IN_PROGRESS)
+        self.found.writer.upload(table, segment, self.file)
+        self.found.writer.end_replace(table, entry.id)
+
+
+def test_an_upload_that_was_repeated_meanwhile_leaves_the_segment_that_readers_see(
+    served: World, tmp_path: Path
+) -> None:
+    file = tmp_path / "first.parquet"
+    pq.write_table(snapshot(1), file)
+    segment = f"{served.table}_one"
+    served.writer.start_replace(served.table, [], [segment], force=False)
+    with pytest.raises(EntryReverted):
+        meddled(served, lambda: None, files=Repeated(served, file)).writer.upload(served.table, segment, file)
+    assert served.seen() == [1]
+
+
+def test_a_name_that_no_table_can_have_leaves_no_failed_push(served: World) -> None:
+    for name in ("a/b", "../a", "a b"):
+        with pytest.raises(UsageError, match="not a valid name for a table"):
+            served.writer.push({name: snapshot(1)}, push_id="push0001", as_of=now())
+    assert not {"a", "a b"} & set(served.registry.failures())
 
 
 def test_an_upload_that_fails_is_reverted_and_leaves_nothing(served: World) -> None:
