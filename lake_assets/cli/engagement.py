@@ -117,9 +117,11 @@ def pause(lake: LakeName) -> None:
     Sensors request none, and `lake engagement status` and `lake doctor` say so. Erasures wait, too.
     """
     tables = _open_tables(lake)
-    if tables.paused_since is None:
-        tables.set_paused(f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ}")
-    typer.echo(f"{lake} is paused since {tables.paused_since}.")
+    since = tables.paused_since
+    if since is None:
+        since = f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ}"
+        tables.set_paused(since)
+    typer.echo(f"{lake} is paused since {since}.")
 
 
 @engagement.command()

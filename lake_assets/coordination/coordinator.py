@@ -120,12 +120,14 @@ class JobCoordinator:
             ServiceError: No ZooKeeper is known, or none answers.
         """
         found = TurnProperties.read(properties)
-        own = ExitStack()
-        if zookeeper is None or isinstance(zookeeper, str):
-            hosts = required(zookeeper_address(settings()), "ZooKeeper") if zookeeper is None else zookeeper
-            zookeeper = own.enter_context(zookeeper_client(hosts))
-        coordinator = cls(found.lock_name, found.name, found.predecessor, zookeeper, timeout, first=first, claim=claim)
-        coordinator._own_client = own
+        with ExitStack() as own:
+            if zookeeper is None or isinstance(zookeeper, str):
+                hosts = required(zookeeper_address(settings()), "ZooKeeper") if zookeeper is None else zookeeper
+                zookeeper = own.enter_context(zookeeper_client(hosts))
+            coordinator = cls(
+                found.lock_name, found.name, found.predecessor, zookeeper, timeout, first=first, claim=claim
+            )
+            coordinator._own_client = own.pop_all()
         return coordinator
 
     def __enter__(self) -> Self:

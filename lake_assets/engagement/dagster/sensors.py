@@ -67,8 +67,9 @@ def obstacle(context: dg.SensorEvaluationContext, tables: LakeTables, key: dg.As
     """Return why nothing can be requested now; None if nothing prevents a request."""
     if not tables.exist():
         return f"{tables.lake.name} is not initialised: `lake engagement init {tables.lake.name}`."
-    if tables.paused_since is not None:
-        return f"{tables.lake.name} is paused since {tables.paused_since}: `lake engagement resume {tables.lake.name}`."
+    since = tables.paused_since
+    if since is not None:
+        return f"{tables.lake.name} is paused since {since}: `lake engagement resume {tables.lake.name}`."
     return busy_run(context.instance, key)
 
 

@@ -13,14 +13,11 @@ from typing import TYPE_CHECKING
 from lake_assets.base.columns import any_of
 from lake_assets.engagement.deduplication.days import day_ranges
 from lake_assets.engagement.model.checkpoint import Batch
-from lake_assets.engagement.model.table_schemas import ENGAGEMENT
+from lake_assets.engagement.model.table_schemas import ENGAGEMENT, REPEATED
 from lake_assets.engagement.model.tables import LakeTables
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
-
-REPEATED = "repeated"
-"""Reason of a dead letter whose engagement is stored already, or comes before in the same batch."""
 
 _KEY = ("org_id", "engagement_id")
 _PLACE = ("partition", "offset")

@@ -16,14 +16,11 @@ import pyarrow as pa
 
 from lake_assets.engagement.model.checkpoint import Batch
 from lake_assets.engagement.model.delta_log import open_table, read_rows
-from lake_assets.engagement.model.table_schemas import ERASURE
+from lake_assets.engagement.model.table_schemas import ERASED, ERASURE
 from lake_assets.engagement.model.tables import LakeTables
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
-
-ERASED = "erased"
-"""Reason of a dead letter that would have brought an erased person back. Its message is not kept."""
 
 HASHED_SUBJECT = "who"
 """Name of the ids' subject in the keyed hash."""

@@ -23,6 +23,18 @@ ORG = "org"
 ENGAGEMENT_METRICS = "engagement_metrics"
 CHECKPOINT = "checkpoint"
 
+REPEATED = "repeated"
+"""Reason of a dead letter whose engagement is stored already, or comes before in the same batch."""
+
+ERASED = "erased"
+"""Reason of a dead letter that would have brought an erased person back. Its message is not kept."""
+
+REPLACED = "replaced"
+"""Reason of a dead letter whose engagement a mutation request has already put in place."""
+
+NO_MISTAKES = (REPEATED, ERASED, REPLACED)
+"""Reasons of messages that are dead letters because all is well."""
+
 ENGAGEMENT_COLUMNS: Mapping[str, str] = {
     "org_id": "string",
     "engagement_date": "date",

@@ -210,10 +210,10 @@ class LakeTables:
 
     def refuse_if_paused(self) -> None:
         """Raise `UsageError` if the lake is paused."""
-        if self.paused_since is not None:
-            name = self.lake.name
+        since, name = self.paused_since, self.lake.name
+        if since is not None:
             raise UsageError(
-                f"The lake {name} is paused since {self.paused_since}.",
+                f"The lake {name} is paused since {since}.",
                 remedy=f"Let its turns begin again: `lake engagement resume {name}`.",
             )
 

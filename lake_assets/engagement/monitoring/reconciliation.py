@@ -7,7 +7,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, get_args
 
-from lake_assets.engagement.deduplication.repeated import REPEATED
 from lake_assets.engagement.erasure.registry import ErasedUntil, ErasureRegistry
 from lake_assets.engagement.model.checkpoint import Batch
 from lake_assets.engagement.model.kafka_topic import KafkaTopic
@@ -18,6 +17,7 @@ from lake_assets.engagement.model.table_schemas import (
     ENGAGEMENT,
     ERASURE,
     MUTATION_REQUEST,
+    REPEATED,
     SETTLED_REQUEST,
 )
 from lake_assets.engagement.model.tables import LakeTables

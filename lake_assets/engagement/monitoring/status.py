@@ -8,14 +8,13 @@ from dataclasses import dataclass, field, replace
 
 from lake_assets.base.findings import Finding
 from lake_assets.connections.addresses import kafka_address
-from lake_assets.engagement.deduplication.repeated import REPEATED
 from lake_assets.engagement.isolation.explain import explain
 from lake_assets.engagement.model.delta_log import open_table, read_rows
 from lake_assets.engagement.model.kafka_topic import KafkaTopic
 from lake_assets.engagement.model.lake import STREAMS, StreamName
 from lake_assets.engagement.model.lakes import configured_lakes
 from lake_assets.engagement.model.offsets import Offsets, problem_of
-from lake_assets.engagement.model.table_schemas import DEAD_LETTER
+from lake_assets.engagement.model.table_schemas import DEAD_LETTER, REPEATED
 from lake_assets.engagement.model.tables import LakeTables, open_tables
 from lake_assets.engagement.notifications.change_reader import BatchEffect, batch_effect
 from lake_assets.engagement.notifications.notify import DATA_COMMIT
@@ -62,16 +61,17 @@ def stopped_streams(settings: Settings) -> Iterator[Finding]:
         tables = open_tables(settings, lake)
         if not tables.exist():
             continue
-        if tables.paused_since is not None:
+        since = tables.paused_since
+        if since is not None:
             resume = f"Let its turns begin again: `lake engagement resume {lake.name}`."
-            yield Finding(CHECK, "warning", f"{lake.name} is paused since {tables.paused_since}.", resume)
+            yield Finding(CHECK, "warning", f"{lake.name} is paused since {since}.", resume)
         if servers is None:
             continue
         found = [stream_status(tables, name, servers) for name in STREAMS]
         stopped = [each for each in found if each.problem is not None]
         for each in stopped:
             yield Finding(CHECK, "error", f"{each.problem}.", each.remedy or "")
-        if not stopped and tables.paused_since is None:
+        if not stopped and since is None:
             yield Finding(
                 CHECK, "ok", f"{lake.name}: its streams go on, {sum(each.lag for each in found):,} offsets behind."
             )
@@ -89,14 +89,15 @@ def lake_status(tables: LakeTables, servers: str) -> list[StreamStatus]:
     letters = open_table(tables.location(DEAD_LETTER))
     repeated = read_rows(letters, ["topic"], [("reason", "=", REPEATED)])
     count_of = Counter(repeated["topic"].to_pylist())
-    found = []
+    found, since = [], tables.paused_since
     for name in STREAMS:
         status = stream_status(tables, name, servers)
         last = tables.checkpoints.read(status.app_name)
         effect = None
         if last is not None and last.finished:
             effect = batch_effect(tables, name, last.batch, last.done.get(DATA_COMMIT))
-        found.append(replace(status, repeated=count_of[tables.lake.topic(name)], effect=effect))
+        repeated_now = count_of[tables.lake.topic(name)]
+        found.append(replace(status, repeated=repeated_now, effect=effect, paused_since=since))
     return found
 
 
@@ -116,7 +117,7 @@ def stream_status(tables: LakeTables, name: StreamName, servers: str) -> StreamS
     lag = 0
     for partition, end in topic.end.items():
         lag += end - read.get(partition, topic.earliest[partition])
-    status = StreamStatus(app_name, read=read, lag=max(0, lag), paused_since=tables.paused_since)
+    status = StreamStatus(app_name, read=read, lag=max(0, lag))
     trouble = explain(app_name, checkpoint)
     if checkpoint is not None:
         status = replace(status, batch_id=checkpoint.batch.batch_id, unfinished=checkpoint.unfinished)

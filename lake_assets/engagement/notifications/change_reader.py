@@ -22,14 +22,12 @@ from pyarrow.compute import is_in
 from pyarrow.fs import FileSystem, FileType
 from pyarrow.parquet import ParquetFile
 
-from lake_assets.engagement.deduplication.repeated import REPEATED
-from lake_assets.engagement.erasure.registry import ERASED
 from lake_assets.engagement.model import idempotent
 from lake_assets.engagement.model.checkpoint import Batch
 from lake_assets.engagement.model.delta_log import MILLISECONDS, open_table, read_rows
 from lake_assets.engagement.model.lake import STREAMS, StreamName
 from lake_assets.engagement.model.lakes import lake_named
-from lake_assets.engagement.model.table_schemas import ENGAGEMENT, MUTATION_REQUEST, NOTIFICATION
+from lake_assets.engagement.model.table_schemas import ENGAGEMENT, MUTATION_REQUEST, NO_MISTAKES, NOTIFICATION
 from lake_assets.engagement.model.tables import IS_APPLIED, LakeTables, open_tables
 from lake_assets.engagement.notifications.notify import DATA_COMMIT, NotificationCommit, total_counts
 from lake_assets.errors import ChangesExpired, UsageError
@@ -205,7 +203,7 @@ def batch_effect(tables: LakeTables, name: StreamName, batch: Batch, version: in
         version: That of the engagement table which its data commit made; None if it made none.
     """
     letters = tables.dead_letters(batch)
-    dead = sum(count for reason, count in letters.items() if reason not in (REPEATED, ERASED))
+    dead = sum(count for reason, count in letters.items() if reason not in NO_MISTAKES)
     commits = [] if version is None else tables.history(ENGAGEMENT, since=version - 1)
     commit = next((each for each in commits if each.version == version), None)
     counts = {} if commit is None else asdict(total_counts(commit))
@@ -228,13 +226,11 @@ def collapsed(effect: BatchEffect) -> str:
 
 def _count_ids(tables: LakeTables, version: int) -> int:
     """Return the number of ids that rows had before a commit changed or deleted them."""
-    columns = ["org_id", "who_id"]
-    seen = pa.schema([(name, pa.string()) for name in columns]).empty_table()
+    columns, seen = ["org_id", "who_id"], set[tuple[str, str]]()
     for batch in changed_rows(tables, version - 1, version, [version], columns=[*columns, "_change_type"]):
-        rows = pa.Table.from_batches([batch])
-        before = rows.filter(is_in(rows["_change_type"], pa.array(["update_preimage", "delete"]))).select(columns)
-        seen = pa.concat_tables([seen, before]).group_by(columns).aggregate([])
-    return int(seen.num_rows)
+        before = batch.filter(is_in(batch["_change_type"], pa.array(["update_preimage", "delete"])))
+        seen.update(zip(before["org_id"].to_pylist(), before["who_id"].to_pylist(), strict=True))
+    return len(seen)
 
 
 def _version(tables: LakeTables, cursor: str | int | None) -> int:

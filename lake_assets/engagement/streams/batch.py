@@ -15,8 +15,6 @@ from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 from lake_assets.base.failpoints import BATCH_FAILED, BATCH_REPLACED, BATCH_WITHDRAWN, reach, reach_in_batch
-from lake_assets.engagement.deduplication.repeated import REPEATED
-from lake_assets.engagement.erasure.registry import ERASED
 from lake_assets.engagement.isolation.blame import error_name, is_infrastructure
 from lake_assets.engagement.isolation.explain import explain
 from lake_assets.engagement.isolation.search import after_failure, next_part, replacement
@@ -25,6 +23,7 @@ from lake_assets.engagement.model.checkpoint import Batch, Checkpoint
 from lake_assets.engagement.model.delta_log import Commit
 from lake_assets.engagement.model.lake import StreamName
 from lake_assets.engagement.model.offsets import OffsetRange, Offsets, TopicState, next_range
+from lake_assets.engagement.model.table_schemas import ERASED, REPEATED
 from lake_assets.engagement.model.tables import LakeTables
 from lake_assets.engagement.notifications.notify import DATA_COMMIT
 from lake_assets.errors import BatchFailed, CheckpointLost, MessagesLost

@@ -27,7 +27,6 @@ from lake_assets.connections.spark import open_spark
 from lake_assets.connections.zookeeper import zookeeper_client
 from lake_assets.coordination import JobCoordinator
 from lake_assets.coordination.turn_requests import LockState, read_lock_state
-from lake_assets.engagement.model.kafka_topic import KafkaTopic
 from lake_assets.engagement.model.lake import StreamName
 from lake_assets.engagement.model.offsets import Offsets
 from lake_assets.engagement.model.tables import LakeTables
@@ -167,7 +166,10 @@ class _ContinuousStream:
             self._query.stop()
             self._query = None
         if self._query is None:
-            self._start()
+            try:
+                self._start()
+            except Exception as error:  # of Kafka, the store or Spark: the other streams go on
+                self._fail(error)
         elif self._is_due or self._is_awaited(seen):
             self._idle = self._turns.submit(self._take, None)
 
@@ -188,15 +190,9 @@ class _ContinuousStream:
 
     def _start(self) -> None:
         lake = self.stream.tables.lake
-        try:
-            if not self.stream.tables.exist():
-                raise ServiceError(
-                    f"{lake.name} is not initialised.", remedy=f"Run `lake engagement init {lake.name}`."
-                )
-            topic = KafkaTopic(self.servers, lake.topic(self.stream.name)).state()
-        except LakeError as error:
-            self._fail(error)
-            return
+        if not self.stream.tables.exist():
+            raise ServiceError(f"{lake.name} is not initialised.", remedy=f"Run `lake engagement init {lake.name}`.")
+        topic = self.stream.topic()
         self._topic_id = self._read_topic_id = topic.topic_id
         generation = topic.topic_id.translate({ord("/"): "_", ord("+"): "-"})
         state = (self.folder / f"{self.stream.name}-{generation}").absolute()
@@ -246,6 +242,8 @@ class _ContinuousStream:
                 return
 
     def _take(self, until: Offsets | None) -> TurnReport:
+        if self.stop.is_set():
+            raise _Stopping(self.stream.app_name)
         report = with_effect(
             self.stream,
             take_turn(

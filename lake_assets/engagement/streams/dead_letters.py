@@ -13,18 +13,12 @@ from typing import Any
 from confluent_kafka import KafkaException, Producer
 
 from lake_assets.connections.kafka import client, kafka_error
-from lake_assets.engagement.deduplication.repeated import REPEATED
-from lake_assets.engagement.erasure.registry import ERASED
 from lake_assets.engagement.model.delta_log import open_table, read_rows
 from lake_assets.engagement.model.lake import STREAMS
-from lake_assets.engagement.model.table_schemas import DEAD_LETTER
+from lake_assets.engagement.model.table_schemas import DEAD_LETTER, NO_MISTAKES
 from lake_assets.engagement.model.tables import LakeTables
 from lake_assets.engagement.streams.accept import LOST
-from lake_assets.engagement.streams.records import REPLACED
 from lake_assets.errors import ServiceError
-
-NO_MISTAKES = (REPEATED, ERASED, REPLACED)
-"""Reasons of messages that are dead letters because all is well."""
 
 SEND_SECONDS = 60.0
 LETTERS_AT_ONCE = 1_000

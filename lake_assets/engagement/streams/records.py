@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from lake_assets.engagement.model.checkpoint import Batch
 from lake_assets.engagement.model.lake import EngagementLake
 from lake_assets.engagement.model.messages import RECORD, record_format
-from lake_assets.engagement.model.table_schemas import ENGAGEMENT, ENGAGEMENT_COLUMNS
+from lake_assets.engagement.model.table_schemas import ENGAGEMENT, ENGAGEMENT_COLUMNS, REPLACED
 from lake_assets.engagement.model.tables import LakeTables
 from lake_assets.engagement.requests.grouped import RECORD_IDS, place_records_by_org
 from lake_assets.engagement.streams.late_arrivals import ROW_ID, with_sent_id
@@ -20,9 +20,6 @@ from lake_assets.engagement.streams.settled.settled_requests import placed_recor
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
-
-REPLACED = "replaced"
-"""Reason of a dead letter whose engagement a mutation request has already put in place."""
 
 RECORD_TIME = "record_engaged_at"
 """Column with the time of the record of a request; null if it carries none."""

@@ -162,12 +162,12 @@ def take_due_turns(
     streams = {name: open_stream(name, tables, spark, servers) for name in STREAMS if name in names}
     ends = {name: stream.topic().end for name, stream in streams.items()}
     lost: dict[StreamName, MessagesLost] = {}
+    order = turn_order(tables.lake)
     behind = dict(streams)
     while behind:
         waiting = dict(streams)
         while waiting:
             last = read_lock_state(zk, tables.lake.lock).last
-            order = turn_order(tables.lake)
             granted = [name for name in waiting if not isinstance(decide(order[name], last, {}), Refused)]
             stream = waiting.pop(granted[0] if granted else next(iter(waiting)))
             try:

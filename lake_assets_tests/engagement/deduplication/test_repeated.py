@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from lake_assets.engagement.deduplication.repeated import REPEATED, may_be_copies
-from lake_assets.engagement.model.table_schemas import DEAD_LETTER, ENGAGEMENT
+from lake_assets.engagement.deduplication.repeated import may_be_copies
+from lake_assets.engagement.model.table_schemas import DEAD_LETTER, ENGAGEMENT, REPEATED
 from lake_assets.engagement.monitoring.audits import COPY_DAYS, Sample, repeated_ids
 from lake_assets.engagement.monitoring.reconciliation import Reconciliation, reconcile
 from lake_assets.engagement.monitoring.status import lake_status

@@ -13,12 +13,13 @@ import pytest
 
 from lake_assets.engagement.erasure.certificate import LakeCertificate, certify
 from lake_assets.engagement.erasure.kafka_retention import RetainedMessages
-from lake_assets.engagement.erasure.registry import ERASED, ErasureRegistry
+from lake_assets.engagement.erasure.registry import ErasureRegistry
 from lake_assets.engagement.maintenance.maintain import maintain
 from lake_assets.engagement.model.table_schemas import (
     DEAD_LETTER,
     ENGAGEMENT,
     ENGAGEMENT_METRICS,
+    ERASED,
     ERASURE,
     MUTATION_REQUEST,
 )
