@@ -25,6 +25,7 @@ from tenacity import Retrying, stop_after_attempt
 from lake_assets.connections.addresses import create_spark_token, spark_address
 from lake_assets.connections.catalog import open_catalog
 from lake_assets.connections.spark import open_spark
+from lake_assets.coordination import zookeeper_client
 from lake_assets.services.kafka import kafka as kafka_service
 from lake_assets.services.service import free_port, running
 from lake_assets.services.spark import spark as spark_service
@@ -259,6 +260,14 @@ def instance() -> Iterator[DagsterInstance]:
 def bare_home(tmp_path: Path) -> Settings:
     """The settings of a fresh, empty home, without Spark."""
     return Settings(home=tmp_path / "home")
+
+
+def with_zookeeper(home: Settings, zookeeper: str) -> Settings:
+    """The home with a part of the shared ZooKeeper for itself."""
+    apart = uuid4().hex
+    with zookeeper_client(zookeeper) as zk:
+        zk.create(f"/{apart}")
+    return home.model_copy(update={"zookeeper": f"{zookeeper}/{apart}"})
 
 
 @pytest.fixture

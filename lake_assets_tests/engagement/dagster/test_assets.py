@@ -23,6 +23,7 @@ from lake_assets.engagement.model.turn_order import MAINTENANCE
 from lake_assets.engagement.streams.batch import run_batch
 from lake_assets.errors import LockLost
 from lake_assets.incremental.dagster.lake_resource import LAKE
+from lake_assets_tests.conftest import with_zookeeper
 from lake_assets_tests.engagement.scenario import ORGS, PARTITIONS, SESSION_SECONDS, START, Losing, Traffic
 
 if TYPE_CHECKING:
@@ -96,7 +97,7 @@ def checks(result: dg.ExecuteInProcessResult) -> Checks:
 
 @pytest.fixture
 def mail(home: Settings, spark: SparkSession, kafka: str, zookeeper: str) -> Traffic:
-    return Traffic(home.model_copy(update={"zookeeper": zookeeper}), spark, kafka)
+    return Traffic(with_zookeeper(home, zookeeper), spark, kafka)
 
 
 @pytest.fixture

@@ -14,7 +14,6 @@ from pyiceberg.catalog import Catalog
 
 from examples import flights
 from lake_assets.base.hours import hour_key
-from lake_assets.coordination import zookeeper_client
 from lake_assets.engagement.model.checkpoint import Batch, Checkpoint
 from lake_assets.engagement.model.kafka_topic import KafkaTopic
 from lake_assets.engagement.model.lakes import EMAIL_EVENT, metrics_locations
@@ -37,6 +36,7 @@ from lake_assets.serving.push import PushReport
 from lake_assets.serving.served_tables import serving_at
 from lake_assets.serving.sources import metrics_sources
 from lake_assets.settings import Settings
+from lake_assets_tests.conftest import with_zookeeper
 from lake_assets_tests.incremental.scenario import START, signup
 from lake_assets_tests.serving.scenario import fresh_name
 
@@ -155,14 +155,6 @@ def test_landed_files_are_shown_by_topic_and_zone(bare_home: Settings, engine: E
     (aside,) = stage(path_of(home, engine), "Landed files").facts
     assert aside.bad
     assert aside.command.startswith("lake landing quarantine release b ")
-
-
-def with_zookeeper(home: Settings, zookeeper: str) -> Settings:
-    """The home with a part of the shared ZooKeeper for itself."""
-    apart = fresh_name()
-    with zookeeper_client(zookeeper) as zk:
-        zk.create(f"/{apart}")
-    return home.model_copy(update={"zookeeper": f"{zookeeper}/{apart}"})
 
 
 def test_a_served_table_shows_that_its_source_changed_after_the_push(

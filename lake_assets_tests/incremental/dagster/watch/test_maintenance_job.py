@@ -16,6 +16,7 @@ from lake_assets.incremental.engine.engine import utc_now
 from lake_assets.incremental.engine.erasures import Erasure
 from lake_assets.incremental.operations.maintain import Policy
 from lake_assets.membership import PIPELINE
+from lake_assets.settings import settings
 from lake_assets_tests.incremental.scenario import START, Lake, signup
 
 if TYPE_CHECKING:
@@ -65,7 +66,7 @@ def test_a_run_maintains_all_tables_and_finishes_erasures(
 
 def run(lake: Lake, found: dg.Definitions) -> tuple[bool, dict[str, Any]]:
     """A run of the job: whether it has succeeded, and op → the figures of its output, or of its failure."""
-    handed = SimpleNamespace(catalog=lambda: lake.catalog, spark_session=lake.spark)
+    handed = SimpleNamespace(catalog=lambda: lake.catalog, spark_session=lake.spark, settings=settings)
     resources = dg.Definitions(resources={LAKE: dg.ResourceDefinition.hardcoded_resource(handed)})
     job = dg.Definitions.merge(found, resources).resolve_job_def("maintenance")
     result = job.execute_in_process(raise_on_error=False)
