@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import sys
@@ -143,6 +144,7 @@ class LakeDoor:
 
 def _command(words: list[str], environment: dict[str, str], folder: Path, out: Path, err: Path) -> None:
     """Be the `lake` command, in a process that was forked for it."""
+    gc.freeze()  # else each collection looks through all that was imported before the fork
     for descriptor, file in ((1, out), (2, err)):
         opened = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
         os.dup2(opened, descriptor)
