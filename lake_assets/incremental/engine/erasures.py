@@ -483,7 +483,8 @@ def _delete_part(catalog: Catalog, name: str, which: BooleanExpression, counted_
     rows = _count_rows(table, which, publish.main_id(table))
     if rows:
         try:
-            table.delete(which, snapshot_properties={counted_as: str(rows)})
+            with iceberg.leaving_no_files(catalog, table):
+                table.delete(which, snapshot_properties={counted_as: str(rows)})
         except ValueError as error:
             # After another commit, pyiceberg refuses the sequence number of a snapshot with a `ValueError`.
             if iceberg.load(catalog, name).metadata_location == location:

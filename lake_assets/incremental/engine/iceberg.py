@@ -13,7 +13,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import UTC
 from functools import lru_cache
 from itertools import islice
@@ -31,9 +31,15 @@ from pyiceberg.avro.reader import Reader
 from pyiceberg.avro.resolver import resolve_reader
 from pyiceberg.catalog import Catalog
 from pyiceberg.conversions import from_bytes
-from pyiceberg.exceptions import CommitFailedException, NoSuchTableError, TableAlreadyExistsError, ValidationError
+from pyiceberg.exceptions import (
+    CommitFailedException,
+    NoSuchTableError,
+    TableAlreadyExistsError,
+    ValidationError,
+    ValidationException,
+)
 from pyiceberg.expressions import AlwaysFalse, And, BooleanExpression, GreaterThanOrEqual, LessThan, Or
-from pyiceberg.io import FileIO, load_file_io
+from pyiceberg.io import FileIO, OutputFile, load_file_io
 from pyiceberg.io import pyarrow as pyiceberg_arrow
 from pyiceberg.io.pyarrow import ArrowScan as ArrowScan
 from pyiceberg.io.pyarrow import PyArrowFileIO
@@ -591,6 +597,35 @@ def retrying(*others: type[Exception], seconds: float = 60) -> Retrying:
         stop=stop_after_delay(seconds),
         reraise=True,
     )
+
+
+@contextmanager
+def leaving_no_files(catalog: Catalog, table: Table) -> Iterator[None]:
+    """Remove what pyiceberg writes for a commit that another commit came before: it leaves the data files.
+
+    They may hold rows of somebody who is erased, and nobody else can tell them from those of a writer at work.
+    """
+    written: list[str] = []
+    io = table.io
+    new_output = io.new_output
+
+    def recorded(location: str) -> OutputFile:
+        written.append(location)
+        return new_output(location)
+
+    io.new_output = recorded  # type: ignore[method-assign]
+    try:
+        yield
+    except (CommitFailedException, ValidationException, ValueError):
+        # pyiceberg raises these before anything is committed, but for a reply that it cannot read.
+        committed = {each.manifest_list for each in load(catalog, ".".join(table.name())).metadata.snapshots}
+        if committed.isdisjoint(written):
+            for location in written:
+                with suppress(OSError):
+                    io.delete(location)
+        raise
+    finally:
+        io.new_output = new_output  # type: ignore[method-assign]
 
 
 def create_raw(catalog: Catalog, raw: RawTable) -> bool:

@@ -36,7 +36,7 @@ from lake_assets.incremental.engine.columns import at_present, subject_columns
 from lake_assets.incremental.engine.erasures import DROPPED, Erasure, delete_rows, holders, holds, sent_by, spellings
 from lake_assets.incremental.engine.model import NoSession
 from lake_assets.incremental.engine.retention import drop_deleted_entries, head_has_delete_files
-from lake_assets.incremental.erasure.history import Removed, remove_history, remove_strays
+from lake_assets.incremental.erasure.history import remove_history, remove_strays
 from lake_assets.incremental.erasure.redaction import delete_quarantined_rows, redact_audit_samples
 from lake_assets.settings import settings
 
@@ -126,18 +126,30 @@ def erase(
     report("deleting rows")
     rows = _delete_raw_rows(engine, subject, ids)
     reach("erasure-rows-deleted")
-    report("bringing targets up to date")
+    quarantined = samples = snapshots = files = 0
     for _ in range(MAX_ROUNDS):
+        report("bringing targets up to date")
         _bring_targets_up_to_date(engine)
         _rebuild_remaining_hours(engine, subject, ids)
-        if not _delete_rows_that_came(engine, subject, ids, now):
+        if _delete_rows_that_came(engine, subject, ids, now):
+            continue
+        reach("erasure-rebuilt")
+        quarantined += delete_quarantined_rows(engine.catalog, matcher)
+        samples += redact_audit_samples(engine.catalog, ids)
+        if not _is_gone_from_refs(engine, subject, ids, now):
+            continue
+        report("removing old files")
+        names = [table for table, _ in holders(engine.catalog, engine.pipeline, subject)]
+        removed = remove_history(engine.catalog, names, orphaned_before=now - GRACE)
+        strays, came = remove_strays(engine.catalog, names, subject.name, matcher)
+        snapshots, files = snapshots + removed.snapshots, files + removed.files + strays
+        if not came:
             break
-    reach("erasure-rebuilt")
-    quarantined = delete_quarantined_rows(engine.catalog, matcher)
-    samples = redact_audit_samples(engine.catalog, ids)
-    _check_refs(engine, subject, ids, now)
-    report("removing old files")
-    removed = _remove_old_files(engine, subject, matcher, now)
+    else:
+        raise ErasureStopped(
+            f"Rows of the {subject.name} came while it was erased, {MAX_ROUNDS} times.",
+            remedy="Stop the writers that do not know the erasure, and erase again: finished steps are not repeated.",
+        )
     report("erasing outside of the tables")
     elsewhere([Erasure(name, engine.erasures.hash(name, each), now, "requested") for each in ids])
     # The clock's time, not `now`: data that a push read in between, before targets were rebuilt, must not be served.
@@ -148,8 +160,8 @@ def erase(
         rows=rows,
         quarantined=quarantined,
         samples=samples,
-        snapshots=removed.snapshots,
-        files=removed.files,
+        snapshots=snapshots,
+        files=files,
         unfinished=_count_unfinished(engine),
     )
 
@@ -247,10 +259,10 @@ def _rewrite_without_delete_files(engine: Engine, table: str) -> None:
 
 def _bring_targets_up_to_date(engine: Engine) -> None:
     """Move every watermark to the head of its source, and remove the entries of deleted files from every head."""
-    for raw in engine.pipeline.raw:
-        drop_deleted_entries(engine.catalog, raw.table)
     for _ in range(MAX_ROUNDS):
-        changed = [_bring_up_to_date(engine, target) for target in engine.pipeline.in_order()]
+        # Again in each round: the erasure guard of a session deletes rows, too.
+        changed = [drop_deleted_entries(engine.catalog, raw.table) for raw in engine.pipeline.raw]
+        changed += [_bring_up_to_date(engine, target) for target in engine.pipeline.in_order()]
         if not any(changed):
             return
     # Other writers keep committing. Each round has read what was deleted before; what is left is looked for later.
@@ -308,10 +320,13 @@ def _has_sent_since(engine: Engine, subject: Subject, ids: Collection[str]) -> b
     return False
 
 
-def _check_refs(engine: Engine, subject: Subject, ids: Collection[str], now: datetime) -> None:
-    """Raise `ErasureStopped` if a branch or tag still has rows of the subject; only people drop branches and tags.
+def _is_gone_from_refs(engine: Engine, subject: Subject, ids: Collection[str], now: datetime) -> bool:
+    """Return whether no main branch has rows of the subject; those of another writer may have come meanwhile.
 
     Rows that were sent after the erasure stay, in raw tables and in what sessions make of them.
+
+    Raises:
+        ErasureStopped: Another branch or a tag has such rows; only people drop these.
     """
     raws = {raw.table: raw for raw in engine.pipeline.raw}
     for name, columns in holders(engine.catalog, engine.pipeline, subject):
@@ -326,22 +341,13 @@ def _check_refs(engine: Engine, subject: Subject, ids: Collection[str], now: dat
             if name not in raws and _has_sent_since(engine, subject, ids):
                 continue
             if ref_name == "main":
-                raise ErasureStopped(
-                    f"Rows of the {subject.name} came to {name} while it was erased.",
-                    remedy="Erase again: finished steps are not repeated.",
-                )
+                return False
             kind = ref.snapshot_ref_type.value
             raise ErasureStopped(
                 f"{name} still holds the {subject.name} in the {kind} {ref_name}.",
                 remedy=f"ALTER TABLE lake.{name} DROP {kind.upper()} `{ref_name}`, and erase again.",
             )
-
-
-def _remove_old_files(engine: Engine, subject: Subject, matcher: IdMatcher, now: datetime) -> Removed:
-    names = [table for table, _ in holders(engine.catalog, engine.pipeline, subject)]
-    removed = remove_history(engine.catalog, names, orphaned_before=now - GRACE)
-    strays = remove_strays(engine.catalog, names, subject.name, matcher)
-    return Removed(removed.snapshots, removed.files + strays)
+    return True
 
 
 def _has_erased_rows_in_history(catalog: Catalog, name: str) -> bool:

@@ -6,6 +6,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
+from time import monotonic, sleep
 
 from pyiceberg.catalog import Catalog
 from pyiceberg.table import Table
@@ -27,6 +28,9 @@ from lake_assets.incremental.engine.retention import (
     unreferenced_files,
 )
 from lake_assets.incremental.erasure.file_search import search_file
+
+WRITER_SECONDS = 60
+"""How long an erasure waits for a writer to commit a file with the id, or to remove it."""
 
 
 def _log_tables(catalog: Catalog) -> tuple[str, str]:
@@ -108,11 +112,12 @@ def _check_no_former_table(catalog: Catalog, name: str, strays: Sequence[str], s
         )
 
 
-def remove_strays(catalog: Catalog, names: Sequence[str], subject: str, matcher: IdMatcher) -> int:
+def remove_strays(catalog: Catalog, names: Sequence[str], subject: str, matcher: IdMatcher) -> tuple[int, bool]:
     """Remove files with the id that no version of a table refers to and that are too young to be orphans.
 
     `etl.session` leaves such files when it expires its own snapshots. They are removed, because its present version is
-    later than they are. Such a file of another table may belong to a writer that has not committed yet.
+    later than they are. Such a file of another table may belong to a writer that has not committed yet: it is waited
+    for until it is committed or gone. What is written meanwhile is not waited for, because its rows came later.
 
     Args:
         catalog: The catalog of the tables.
@@ -121,12 +126,14 @@ def remove_strays(catalog: Catalog, names: Sequence[str], subject: str, matcher:
         matcher: The ids.
 
     Returns:
-        How many files were removed.
+        How many files were removed, and whether a writer may have committed rows with the id meanwhile.
 
     Raises:
-        ErasureStopped: Another table than `etl.session` has such files, or they may belong to a former table.
+        ErasureStopped: Another table than `etl.session` still has such files after `WRITER_SECONDS`, or they may belong
+            to a former table.
     """
     removed = 0
+    came = False
     for name in (*names, *_log_tables(catalog)):
         io = iceberg.load(catalog, name).io
         strays = []
@@ -136,12 +143,25 @@ def remove_strays(catalog: Catalog, names: Sequence[str], subject: str, matcher:
         if strays:
             _check_no_former_table(catalog, name, strays, subject)
         if strays and name != session_table(catalog):
-            raise ErasureStopped(
-                f"{name} does not refer to {len(strays)} files that hold the {subject}: "
-                "a writer has not committed them yet, or died before it did.",
-                remedy="Erase again when no writer is active and the files are a day old: then they are removed.",
-            )
+            left = _wait_for_writers(catalog, name, strays)
+            if left:
+                raise ErasureStopped(
+                    f"{name} does not refer to {len(left)} files that hold the {subject}: "
+                    "a writer has not committed them yet, or died before it did.",
+                    remedy="Erase again when no writer is active and the files are a day old: then they are removed.",
+                )
+            strays, came = [], True
         for path in strays:
             remove_file(io, path)
         removed += len(strays)
-    return removed
+    return removed, came
+
+
+def _wait_for_writers(catalog: Catalog, name: str, files: Collection[str]) -> set[str]:
+    """Wait until a table refers to files, or they are gone; return those that are left after `WRITER_SECONDS`."""
+    until = monotonic() + WRITER_SECONDS
+    left = set(files)
+    while left and monotonic() < until:
+        sleep(1)
+        left &= {file.location for file in unreferenced_files(catalog, name)}
+    return left

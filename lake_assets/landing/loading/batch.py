@@ -88,7 +88,8 @@ def _stage(catalog: Catalog, table: Table, name: str, batch: Batch) -> int:
     location = table.metadata_location
     parent = publish.main_id(table)
     try:
-        table.append(_arrow_table(table, batch), snapshot_properties={publish.WAP_ID: wap_id}, branch=None)
+        with iceberg.leaving_no_files(catalog, table):
+            table.append(_arrow_table(table, batch), snapshot_properties={publish.WAP_ID: wap_id}, branch=None)
     except (CommitFailedException, ValueError) as error:
         current = iceberg.load(catalog, name)
         if current.metadata_location == location:

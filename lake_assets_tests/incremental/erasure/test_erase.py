@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from pyiceberg.exceptions import CommitFailedException
 
 from lake_assets.base.failpoints import ERASURE_POINTS
 from lake_assets.demo.membership_simulator import Arrival, Population, Simulation, generate
@@ -26,7 +27,7 @@ from lake_assets.incremental.engine.model import AuditResult, SessionPlan
 from lake_assets.incremental.engine.retention import bare_path, inventory, list_files
 from lake_assets.incremental.engine.session_log import KEEP_SNAPSHOTS, MERGE_FILES, SessionRecord
 from lake_assets.incremental.erasure.certificate import Certificate
-from lake_assets.incremental.erasure.erase import _check_refs, erase, sweep
+from lake_assets.incremental.erasure.erase import erase, sweep
 from lake_assets.incremental.erasure.redaction import ERASED
 from lake_assets.incremental.erasure.table_files import certify
 from lake_assets.membership import PIPELINE
@@ -218,8 +219,9 @@ def test_a_tag_that_holds_the_id_stops_an_erasure_which_goes_on_without_it(catal
 
 
 def test_what_the_session_table_has_forgotten_is_removed_and_what_may_be_at_work_stops_an_erasure(
-    catalog: Catalog, bare_home: Settings
+    catalog: Catalog, bare_home: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr("lake_assets.incremental.erasure.history.WRITER_SECONDS", 0)
     engine = Engine(catalog, PIPELINE, clock=lambda: NOW, erasure_key=partial(erasure_key, bare_home))
     engine.create_tables()
     sampled = AuditResult("not_null", False, True, {"nulls": 1}, (GONE,))
@@ -241,12 +243,51 @@ def test_what_the_session_table_has_forgotten_is_removed_and_what_may_be_at_work
     assert certify(catalog, "account", GONE).nowhere
 
 
-def test_rows_that_came_meanwhile_are_told_as_such_and_not_as_a_branch_to_drop(catalog: Catalog) -> None:
-    engine = Engine(catalog, PIPELINE, clock=lambda: NOW)
-    engine.create_tables()
-    landed(catalog, GONE)
-    with pytest.raises(ErasureStopped, match=r"came to raw\.signups while it was erased.*\n?.*Erase again"):
-        _check_refs(engine, PIPELINE.subject("account"), [GONE], NOW)
+def test_an_erasure_waits_for_a_writer_and_erases_what_it_commits(
+    catalog: Catalog, lake: Lake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lake.append("raw.signups", [signup(1, 1, account_id="somebody")])
+    table = iceberg.load(catalog, "raw.signups")
+    rows = table.scan().to_arrow()
+    written = rows.set_column(rows.column_names.index("account_id"), "account_id", pa.array([GONE]))
+    file = f"{table.location()}/data/late.parquet"
+    pq.write_table(written, bare_path(file))
+    monkeypatch.setattr(
+        "lake_assets.incremental.erasure.history.sleep",
+        lambda _: iceberg.load(catalog, "raw.signups").add_files([file]),
+    )
+    assert erase(lake.engine, "account", GONE, now=NOW).files > 0
+    assert certify(catalog, "account", GONE).nowhere
+    assert iceberg.load(catalog, "raw.signups").scan().count() == 1
+
+
+def test_a_commit_that_another_one_came_before_leaves_no_file(catalog: Catalog) -> None:
+    before = landed(catalog, "somebody")
+    rows = before.scan().to_arrow()
+    before.transaction().set_properties({"commit.retry.num-retries": "0"}).commit_transaction()
+    stale = iceberg.load(catalog, "raw.signups")
+    landed(catalog, "another")
+    known = list(list_files(stale.io, stale.location()))
+    with pytest.raises(CommitFailedException), iceberg.leaving_no_files(catalog, stale):
+        stale.append(rows)
+    assert list(list_files(stale.io, stale.location())) == known
+    with iceberg.leaving_no_files(catalog, before.refresh()):
+        before.append(rows)
+    assert before.scan().count() == 3
+
+
+def test_rows_that_another_writer_commits_in_between_are_erased_too(catalog: Catalog, lake: Lake) -> None:
+    lake.append("raw.signups", [signup(1, 1, account_id=GONE)])
+    steps: list[str] = []
+
+    def commit(step: str) -> None:
+        steps.append(step)
+        if step == "bringing targets up to date":
+            lake.append("raw.signups", [signup(1 + len(steps), 1, account_id=GONE)])
+
+    erase(lake.engine, "account", GONE, now=NOW, report=commit)
+    assert "bringing targets up to date" in steps
+    assert where(lake).nowhere
 
 
 def test_no_id_is_kept_and_another_key_is_refused(catalog: Catalog, bare_home: Settings) -> None:
