@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from lake_assets.incremental.operations.health import Problem
     from lake_assets.serving.served_tables import Serving
     from lake_assets.serving.sources import PushGroup, Source
-    from lake_assets.serving.store import Store
     from lake_assets.serving.upkeep import OutdatedSegments, VerifiedTable
 
 
@@ -74,21 +73,17 @@ def push(
         pinot_push(table, file, force=force, new_schema=new_schema, as_json=as_json, controller=address)
         return
     as_of = datetime.now(UTC)
-    heads: dict[str, str | None] = {}
     if file:
-        tables = {table: from_parquet(*file)}
-        quotas = _quotas()
+        rows = {table: from_parquet(*file)}
+        with _open_serving() as found:
+            reports = found.writer.push(
+                rows, push_id=new_push_id(), as_of=as_of, force=force, new_schema=new_schema, quotas=_quotas()
+            )
     else:
-        catalog = open_catalog(settings())
-        group = _group(table)
-        readings = {source.name: source.read(catalog) for source in group.sources}
-        tables = {name: reading.rows for name, reading in readings.items()}
-        heads = {name: reading.head for name, reading in readings.items()}
-        quotas = group.quotas
-    with _open_serving() as found:
-        reports = found.writer.push(
-            tables, push_id=new_push_id(), as_of=as_of, force=force, new_schema=new_schema, heads=heads, quotas=quotas
-        )
+        group, catalog = _group(table), open_catalog(settings())
+        with _open_serving() as found:
+            pushed = group.push(found.writer, catalog, as_of=as_of, force=force, new_schema=new_schema)
+        reports = [report for _, _, report in pushed]
     render(reports, views.pushed, as_json=as_json, document=reports if len(reports) > 1 else reports[0])
 
 
@@ -98,7 +93,7 @@ def list_tables(as_json: AsJson = False) -> None:
     from lake_assets.pages.terminal import serving as views
     from lake_assets.serving.store import table_status
 
-    with _open_store() as found:
+    with _open_serving() as found:
         tables = [table_status(found.registry, name) for name in found.registry.tables()]
     render(tables, views.SERVED, as_json=as_json)
 
@@ -133,7 +128,7 @@ def lineage(table: TableName, controller: Controller = None, as_json: AsJson = F
     if address:
         pinot_lineage(table, as_json=as_json, controller=address)
         return
-    with _open_store() as found:
+    with _open_serving() as found:
         entries = lineage_status(found.registry, table)
     render(entries, views.LINEAGE, as_json=as_json)
 
@@ -161,8 +156,8 @@ def revert(
         return
     entries = _entries([f"{table}={entry_id}", *(others or [])])
     erased_at = _last_erasure()
-    with _open_store() as found:
-        changes = found.revert_all(entries, force=force, later=later, erased_at=erased_at)
+    with _open_serving() as found:
+        changes = found.store.revert_all(entries, force=force, later=later, erased_at=erased_at)
         sights = {name: in_sight(found.registry, name) for name in changes}
     for name, change in changes.items():
         segments = counted(len(change.deletions), "segment")
@@ -176,11 +171,9 @@ def clean_up(table: TableName) -> None:
 
     The first run deletes the segments of an old push, the second one removes the push from the lineage.
     """
-    from lake_assets.serving.served_tables import retention_of
-
     erased_at = _last_erasure()
-    with _open_store() as found:
-        change = found.clean_up(table, retention=retention_of(settings()), erased_at=erased_at)
+    with _open_serving() as found:
+        change = found.store.clean_up(table, retention=found.retention, erased_at=erased_at)
     typer.echo(f"{table}: {counted(len(change.deletions), 'segment')} deleted.")
 
 
@@ -190,8 +183,8 @@ def delete(
     segments: Annotated[list[str], typer.Argument(metavar="SEGMENT...", help="The names of the segments.")],
 ) -> None:
     """Delete unused segments of TABLE. Refused for segments that readers see or that the lineage names."""
-    with _open_store() as found:
-        change = found.delete(table, segments)
+    with _open_serving() as found:
+        change = found.store.delete(table, segments)
     typer.echo(f"{table}: {counted(len(change.deletions), 'segment')} deleted.")
 
 
@@ -218,7 +211,7 @@ def verify(
     if copies and not repair:
         raise UsageError("--copies was given without --repair.", remedy="Add --repair, or leave out --copies.")
     checked = []
-    with _open_store() as found:
+    with _open_serving() as found:
         for table in tables or found.registry.tables():
             verified = verify_table(found.registry, found.files, table)
             checked.append(_repaired(found, verified, copies) if repair else verified)
@@ -351,7 +344,7 @@ def delete_replaced() -> list[OutdatedSegments]:
     if zookeeper_address(settings()) is None:
         return list(stored_before(files, erased_at=erased_at))
     with _open_serving() as found:
-        return delete_replaced(found, erased_at=erased_at)
+        return delete_replaced(found.store, retention=found.retention, erased_at=erased_at)
 
 
 def searched_folders() -> list[FileSource]:
@@ -381,7 +374,7 @@ def _sources() -> list[Source]:
     return [*pipeline_sources(open_pipeline(found)), *metrics_sources(metrics_locations(found))]
 
 
-def _repaired(found: Store, verified: VerifiedTable, copies: Path | None) -> VerifiedTable:
+def _repaired(found: Serving, verified: VerifiedTable, copies: Path | None) -> VerifiedTable:
     """Restore what can be restored; return the rest as damaged."""
     from lake_assets.connections.catalog import open_catalog
     from lake_assets.serving.store import SegmentFiles
@@ -415,12 +408,6 @@ def _last_erasure() -> datetime | None:
     from lake_assets.incremental.engine.erasures import last_erasure
 
     return last_erasure(open_catalog(settings()))
-
-
-def _open_store() -> AbstractContextManager[Store]:
-    from lake_assets.serving.served_tables import store_at
-
-    return store_at(zookeeper_hosts(), settings(), clock=lambda: datetime.now(UTC))
 
 
 def _open_serving() -> AbstractContextManager[Serving]:

@@ -5,7 +5,7 @@ table never run at once. Each push ends with a cycle of clean-up.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, suppress
+from contextlib import AbstractContextManager
 from typing import Any
 
 import dagster as dg
@@ -31,7 +31,6 @@ from lake_assets.serving.store import (
     checksum,
     in_sight,
     lineage_status,
-    new_push_id,
     sha256_of,
     way_back,
 )
@@ -236,27 +235,15 @@ def serving_asset(group: PushGroup, clock: Clock) -> dg.AssetsDefinition:
         as_of = clock()
         catalog = lake_assets.catalog()
         try:
-            readings = {source: source.read(catalog) for source in group.sources}
             with lake_assets_serving.tables() as serving:
                 # The pool allows one push at a time, so the push of any entry in progress has died.
-                reports = serving.writer.push(
-                    {source.name: reading.rows for source, reading in readings.items()},
-                    push_id=new_push_id(),
-                    as_of=as_of,
-                    force=True,
-                    new_schema=config.new_schema,
-                    heads={source.name: reading.head for source, reading in readings.items()},
-                    quotas=group.quotas,
-                )
+                pushed = group.push(serving.writer, catalog, as_of=as_of, force=True, new_schema=config.new_schema)
+                reports = [report for _, _, report in pushed]
                 erased_at = last_erasure(catalog)
-                for source, report in zip(group.sources, reports, strict=True):
+                for source, reading, report in pushed:
                     serving.writer.clean_up(source.name, retention=serving.retention, erased_at=erased_at)
-                    yield _materialized(serving, source, readings[source], report, reports)
-        except Exception as error:
-            with suppress(LakeError), lake_assets_serving.tables() as serving:
-                serving.writer.note_failure(group.quotas, error)
-            if not isinstance(error, LakeError):
-                raise
+                    yield _materialized(serving, source, reading, report, reports)
+        except LakeError as error:
             raise failure(error) from error
 
     return step

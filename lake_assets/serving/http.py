@@ -20,7 +20,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
-from tempfile import TemporaryDirectory
+from tempfile import TemporaryDirectory, gettempdir
 from threading import BoundedSemaphore
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -34,6 +34,7 @@ from fastapi.responses import HTMLResponse, JSONResponse, Response
 from fastapi.security import HTTPBearer
 from kazoo.exceptions import KazooException
 from pydantic import BaseModel, ConfigDict, Field, SecretStr
+from starlette.exceptions import HTTPException as StarletteHTTPException
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from lake_assets.base.hours import milliseconds
@@ -56,7 +57,15 @@ from lake_assets.serving.lineage import SegmentLineage
 from lake_assets.serving.query import query
 from lake_assets.serving.registry import checked_table
 from lake_assets.serving.served_tables import Serving
-from lake_assets.serving.store import EntryStatus, TableStatus, known_state, lineage_status, table_status
+from lake_assets.serving.store import (
+    FOLDER,
+    EntryStatus,
+    TableStatus,
+    known_state,
+    lineage_status,
+    table_status,
+    writing,
+)
 
 if TYPE_CHECKING:
     from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -82,11 +91,10 @@ class Refusal:
     problem: str
     remedy: str
 
-    @property
-    def response(self) -> JSONResponse:
-        """Return the answer, which ends the connection."""
+    def response(self, path: str) -> JSONResponse:
+        """Return the answer to a request of a path. It ends the connection."""
         headers = {**CLOSE, "WWW-Authenticate": "Bearer"} if self.status_code == 401 else CLOSE
-        return JSONResponse({"problem": self.problem, "remedy": self.remedy}, self.status_code, headers)
+        return problem_of(path, self.status_code, self.problem, self.remedy, headers)
 
 
 WRONG_TOKEN = Refusal(401, "The token is missing or wrong.", "Send the header `Authorization: Bearer <token>`.")
@@ -112,7 +120,7 @@ class RequestGate:
         """Refuse the request, or pass it on with a limited body."""
         refusal = self._refusal(scope) if scope["type"] == "http" else None
         if refusal:
-            await refusal.response(scope, receive, send)
+            await refusal.response(scope["path"])(scope, receive, send)
         else:
             is_upload = scope["type"] == "http" and scope["path"] == UPLOADS
             most = None if is_upload else MAX_BODY_BYTES
@@ -259,7 +267,7 @@ def controller(
         if token is None:
             raise TokenNeeded
 
-    writing = [Depends(changes)]
+    changing = [Depends(changes)]
 
     @calls.get("/segments/{table}")
     def segments(
@@ -278,7 +286,7 @@ def controller(
         name = _table(table, kind)
         return lineage_json(name, known_state(serving.registry, name).lineage)
 
-    @calls.post("/segments/{table}/startReplaceSegments", dependencies=writing)
+    @calls.post("/segments/{table}/startReplaceSegments", dependencies=changing)
     def start(
         table: str,
         body: StartReplaceSegmentsRequest,
@@ -290,25 +298,25 @@ def controller(
         entry_id = serving.writer.start_replace(name, body.sources, body.targets, force=force)
         return {"segmentLineageEntryId": entry_id}
 
-    @calls.post("/segments/{table}/endReplaceSegments", dependencies=writing)
+    @calls.post("/segments/{table}/endReplaceSegments", dependencies=changing)
     def end(table: str, entry_id: EntryId, kind: Type = "") -> None:
         """Complete a replacement: readers see the new segments from now on."""
         serving.writer.end_replace(_table(table, kind), entry_id)
 
-    @calls.post("/segments/{table}/revertReplaceSegments", dependencies=writing)
+    @calls.post("/segments/{table}/revertReplaceSegments", dependencies=changing)
     def revert(
         table: str, entry_id: EntryId, kind: Type = "", force: Annotated[bool, Query(alias="forceRevert")] = False
     ) -> None:
         """Revert a replacement: readers see what it replaced."""
         serving.writer.revert(_table(table, kind), entry_id, force=force, erased_at=erased_at())
 
-    @calls.delete("/segments/{table}/{segment}", dependencies=writing)
+    @calls.delete("/segments/{table}/{segment}", dependencies=changing)
     def delete(table: str, segment: str) -> dict[str, str]:
         """Delete a segment that the lineage does not need."""
         serving.writer.delete(_table(table, OFFLINE), [segment])
         return {"status": "Segment deleted"}
 
-    @calls.post(UPLOADS, dependencies=writing)
+    @calls.post(UPLOADS, dependencies=changing)
     async def upload(
         request: Request,
         table: Annotated[str, Query(alias="tableName")],
@@ -317,7 +325,7 @@ def controller(
     ) -> dict[str, str]:
         """Upload a segment that a replacement in progress names: a multipart form with one Parquet file."""
         name = _table(table, kind)
-        with TemporaryDirectory(prefix="lake-push-") as folder:
+        with writing(name, Path(gettempdir()), "TMPDIR"), TemporaryDirectory(prefix=FOLDER) as folder:
             body = Path(folder) / "body"
             with body.open("wb") as file:
                 async for part in request.stream():
@@ -471,10 +479,8 @@ def endpoint(
     app.add_middleware(RequestGate, token=token, seconds=request_seconds)
     # A page in a browser cannot reach the endpoint by another host name.
     app.add_middleware(TrustedHostMiddleware, allowed_hosts=list(HOSTS))
-    app.add_exception_handler(LakeError, _answer_error)
-    app.add_exception_handler(KazooException, _answer_unreachable)
-    app.add_exception_handler(UnicodeError, _answer_odd_text)
-    app.add_exception_handler(RequestValidationError, _answer_invalid)
+    for kind in (LakeError, KazooException, UnicodeError, RequestValidationError, StarletteHTTPException, Exception):
+        app.add_exception_handler(kind, _answer_error)
     guard = Depends(BEARER)
     places = BoundedSemaphore(CONCURRENT_QUERIES)
 
@@ -521,32 +527,35 @@ def endpoint(
 
 
 def _answer_error(request: Request, error: Exception) -> JSONResponse:
-    assert isinstance(error, LakeError)
-    status_code = next((code for kind, code in STATUS_CODES if isinstance(error, kind)), SERVICE_UNAVAILABLE)
-    answer = _problem(status_code, error.problem, error.remedy)
-    if request.url.path.startswith(("/segments/", UPLOADS)):  # as Pinot's clients read it
-        found = {"code": status_code, "error": f"{error.problem} {error.remedy}"}
-        return JSONResponse({**found, "problem": error.problem, "remedy": error.remedy}, status_code)
-    return answer
+    headers: Mapping[str, str] | None = None
+    match error:
+        case KazooException():
+            status_code, found = SERVICE_UNAVAILABLE, zookeeper_error(error)
+            problem, remedy = found.problem, found.remedy
+        case LakeError(problem=problem, remedy=remedy):
+            status_code = next((code for kind, code in STATUS_CODES if isinstance(error, kind)), SERVICE_UNAVAILABLE)
+        case RequestValidationError():
+            first = error.errors()[0]  # without the value, as FastAPI's own answer has it: JSON may not hold it
+            status_code = BAD_REQUEST if first["type"] in NO_TEXT else UNPROCESSABLE
+            problem = f"{'.'.join(str(part) for part in first['loc'])}: {first['msg']}."
+            remedy = 'Send JSON such as {"sql": "select ..."}: see /docs.'
+        case StarletteHTTPException():
+            status_code, problem, headers = error.status_code, error.detail, error.headers
+            remedy = "See /docs for the calls."
+        case UnicodeError():
+            status_code, problem = BAD_REQUEST, f"The request is not valid text: {type(error).__name__}."
+            remedy = "Send UTF-8."
+        case _:
+            status_code, problem = 500, f"The endpoint failed: {type(error).__name__}."
+            remedy = "Its output has the whole error."
+    return problem_of(request.url.path, status_code, problem, remedy, headers)
 
 
-def _answer_unreachable(_: Request, error: Exception) -> JSONResponse:
-    found = zookeeper_error(error)
-    return _problem(SERVICE_UNAVAILABLE, found.problem, found.remedy)
-
-
-def _answer_odd_text(_: Request, error: Exception) -> JSONResponse:
-    return _problem(BAD_REQUEST, f"The request is not valid text: {type(error).__name__}.", "Send UTF-8.")
-
-
-def _answer_invalid(_: Request, error: Exception) -> JSONResponse:
-    """Without the value, as FastAPI's own answer has it: JSON may not be able to hold it."""
-    assert isinstance(error, RequestValidationError)
-    first = error.errors()[0]
-    place = ".".join(str(part) for part in first["loc"])
-    status_code = BAD_REQUEST if first["type"] in NO_TEXT else UNPROCESSABLE
-    return _problem(status_code, f"{place}: {first['msg']}.", 'Send JSON such as {"sql": "select ..."}: see /docs.')
-
-
-def _problem(status_code: int, problem: str, remedy: str) -> JSONResponse:
-    return JSONResponse({"problem": problem, "remedy": remedy}, status_code)
+def problem_of(
+    path: str, status_code: int, problem: str, remedy: str, headers: Mapping[str, str] | None = None
+) -> JSONResponse:
+    """Return the answer to a request that failed; of a controller's calls, as Pinot's clients read it, too."""
+    found: dict[str, str | int] = {"problem": problem, "remedy": remedy}
+    if path.startswith(("/segments/", UPLOADS)):
+        found = {"code": status_code, "error": f"{problem} {remedy}", **found}
+    return JSONResponse(found, status_code, headers)

@@ -413,7 +413,7 @@ def clean_up(
     *,
     present: Collection[str],
     now: datetime,
-    retention: Retention | timedelta,
+    retention: Retention,
     banned: Collection[str] = (),
 ) -> Change:
     """Run one cycle of clean-up. The first cycle deletes an old entry's segments, the next one removes the entry.
@@ -424,17 +424,16 @@ def clean_up(
         lineage: The lineage before.
         present: The segments that exist.
         now: In UTC.
-        retention: An entry is old if it is strictly older than this. A timedelta is used for both kinds.
+        retention: An entry is old if it is strictly older than this.
         banned: Segments that nobody may go back to. They are deleted at any age if a completed entry has replaced them.
     """
-    limits = _limits(retention)
     newest = max((entry.timestamp for entry in lineage.in_state(State.COMPLETED)), default=None)
     kept: list[LineageEntry] = []
     deletions: set[str] = set()
     for entry in lineage.entries.values():
         is_completed = entry.state is State.COMPLETED
         is_newest = is_completed and entry.timestamp == newest
-        is_old = entry.timestamp < now - limits.of(entry)
+        is_old = entry.timestamp < now - retention.of(entry)
         remaining = set(entry.hidden).intersection(present)
         if remaining or not (is_completed or is_old):
             kept.append(entry)
@@ -460,9 +459,3 @@ def delete_segments(lineage: SegmentLineage, segments: Iterable[str], *, routed:
     if seen:
         raise SegmentHeld(lineage.table, seen, "readers see them")
     return Change(lineage, wanted)
-
-
-def _limits(retention: Retention | timedelta) -> Retention:
-    if isinstance(retention, timedelta):
-        return Retention(replaced=retention, lineage=retention)
-    return retention

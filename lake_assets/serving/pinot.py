@@ -74,14 +74,14 @@ class PinotController:
         Raises:
             PinotRefused: There is no such table.
         """
-        answer = self._call("GET", f"/segments/{checked_table(table)}", {"excludeReplacedSegments": True})
-        found: list[str] = []
+        return self._segments(table, routed=True)
+
+    def _segments(self, table: str, *, routed: bool) -> tuple[str, ...]:
+        answer = self._call("GET", f"/segments/{checked_table(table)}", {"excludeReplacedSegments": routed})
         try:
-            for segments_by_type in answer.json():
-                found.extend(segments_by_type.get(OFFLINE, ()))
+            return tuple(sorted(name for by_type in answer.json() for name in by_type.get(OFFLINE, ())))
         except (ValueError, TypeError, AttributeError) as error:
             raise self._not_pinot(answer) from error
-        return tuple(sorted(found))
 
     def lineage(self, table: str) -> list[EntryStatus]:
         """Return the entries of a table, the newest first.
@@ -90,7 +90,6 @@ class PinotController:
             PinotRefused: The table has no lineage.
         """
         answer = self._call("GET", f"/segments/{checked_table(table)}/lineage", {"type": OFFLINE})
-        stored = self._call("GET", f"/segments/{table}", {"excludeReplacedSegments": False})
         try:
             entries = {
                 entry_id: LineageEntry(
@@ -102,10 +101,10 @@ class PinotController:
                 )
                 for entry_id, entry in answer.json()["lineageEntries"].items()
             }
-            present = frozenset(name for found in stored.json() for name in found.get(OFFLINE, ()))
         except (ValueError, TypeError, KeyError, AttributeError) as error:
             raise self._not_pinot(answer) from error
-        return entries_status(TableState(SegmentLineage(table, entries), None, present))
+        present = self._segments(table, routed=False)
+        return entries_status(TableState(SegmentLineage(table, entries), None, frozenset(present)))
 
     def push(self, table: str, archives: Sequence[Path], *, force: bool = False, new_schema: bool = False) -> PinotPush:
         """Replace all segments of a table by those in archives. Any failure reverts the push.

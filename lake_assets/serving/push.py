@@ -29,7 +29,6 @@ from lake_assets.serving.errors import (
     TargetNotNamed,
     TargetTaken,
     UnknownEntry,
-    UploadStopped,
 )
 from lake_assets.serving.lineage import (
     Change,
@@ -49,6 +48,7 @@ from lake_assets.serving.store import (
     checksum,
     segment_name,
     sha256_of,
+    writing,
 )
 
 Rows: TypeAlias = pa.Table | pa.RecordBatchReader
@@ -350,15 +350,11 @@ class Push:
     def _upload(self, table: str) -> None:
         """Stop after the file during which the entry was reverted: that client may be uploading its own by now."""
         drafts = self._drafts[table]
-        try:
-            for number, draft in enumerate(drafts):
-                if number == len(drafts) // 2:
-                    reach("push-half-uploaded")
-                self._store.files.upload(table, draft.name, draft.path)
-                self._store.registry.check_in_progress(table, self._entries[table])
-        except OSError as error:
-            folder = self._store.files.folder
-            raise UploadStopped(table, error, folder=folder, variable="LAKE_SERVING_FOLDER") from error
+        for number, draft in enumerate(drafts):
+            if number == len(drafts) // 2:
+                reach("push-half-uploaded")
+            self._store.files.upload(table, draft.name, draft.path)
+            self._store.registry.check_in_progress(table, self._entries[table])
 
     def _register(self, table: str) -> None:
         """Only segments that were read back are registered, so each registered one is readable."""
@@ -466,7 +462,7 @@ class Writer(Store):
             with TemporaryDirectory(prefix=FOLDER) as folder:
                 drafts = {}
                 for table, rows in tables.items():
-                    try:
+                    with writing(table, Path(folder).parent, "TMPDIR"):
                         drafts[table] = write_drafts(
                             table,
                             rows,
@@ -476,8 +472,6 @@ class Writer(Store):
                             segment_rows=self.policy.segment_rows,
                             head=(heads or {}).get(table),
                         )
-                    except OSError as error:
-                        raise UploadStopped(table, error, folder=Path(folder).parent, variable="TMPDIR") from error
                 reach("push-drafted")
                 push = Push(self, drafts, as_of=as_of, force=force, new_schema=new_schema, quotas=quotas or {})
                 reports = push.run()

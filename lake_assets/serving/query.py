@@ -31,6 +31,7 @@ from lake_assets.serving.errors import LineageBusy, QueryRefused, QueryStopped, 
 from lake_assets.serving.query_worker import ERROR, HEADER, STREAM, Question
 from lake_assets.serving.registry import MAX_TRIES, Registry, States, is_table
 from lake_assets.serving.store import Lease, Leases, SegmentFiles, sha256_of
+from lake_assets.serving.store import QueryLimits as QueryLimits
 from lake_assets.settings import SERVED_TABLE
 
 ALLOWED_TABLE_FUNCTIONS = frozenset({"range", "generate_series", "unnest"})
@@ -444,24 +445,6 @@ MB = 1_000_000
 
 VALUE_BYTES = 100
 """Approximate size of a value of a result in Python: a time takes 48, a decimal 104, each with a reference to it."""
-
-
-@dataclass(frozen=True)
-class QueryLimits:
-    """The limits of one query.
-
-    Attributes:
-        seconds: From the start to the end of the query.
-        rows: Further rows are left out, and the result is marked as truncated.
-        memory_mb: Of DuckDB's buffer manager, and the same again for other allocations of the process; the same for the
-            result in the server, in Arrow and then in Python.
-        threads: Of DuckDB.
-    """
-
-    seconds: float = 30.0
-    rows: int = 10_000
-    memory_mb: int = 512
-    threads: int = 2
 
 
 @dataclass(frozen=True)

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 from kazoo.exceptions import KazooException
@@ -16,14 +17,14 @@ from lake_assets.coordination import zookeeper_client
 from lake_assets.errors import ServiceError
 from lake_assets.serving.lineage import Retention
 from lake_assets.serving.registry import Registry
-from lake_assets.serving.store import Leases, Policy, SegmentFiles, Store
+from lake_assets.serving.store import Leases, Policy, QueryLimits, SegmentFiles, Store
 
 if TYPE_CHECKING:
     from kazoo.client import KazooClient
 
     from lake_assets.incremental.operations.health import Problem
     from lake_assets.serving.push import Writer
-    from lake_assets.serving.query import Broker, QueryLimits
+    from lake_assets.serving.query import Broker
     from lake_assets.settings import Settings
 
 MB = 1_000_000
@@ -31,14 +32,14 @@ MB = 1_000_000
 
 @dataclass(frozen=True)
 class Serving:
-    """The parts that belong to one ZooKeeper and one folder of segments.
+    """The served tables of one ZooKeeper and one folder of segments. Arrow and DuckDB are loaded by who needs them.
 
     Attributes:
         registry: The lineages.
         files: The segments.
         leases: Those of readers.
-        writer: Changes the tables.
-        broker: Reads the tables.
+        clock: UTC, for the timestamps of lineage entries.
+        policy: Limits of each table.
         limits: Of a query.
         retention: Of replaced and unfinished pushes.
     """
@@ -46,20 +47,29 @@ class Serving:
     registry: Registry
     files: SegmentFiles
     leases: Leases
-    writer: Writer
-    broker: Broker
+    clock: Callable[[], datetime]
+    policy: Policy
     limits: QueryLimits
     retention: Retention
 
+    @cached_property
+    def store(self) -> Store:
+        """Changes the tables, but does not push."""
+        return Store(self.registry, self.files, self.leases, clock=self.clock, policy=self.policy)
 
-@contextmanager
-def client_at(hosts: str) -> Iterator[KazooClient]:
-    """Connect to ZooKeeper for the block. Raises `ServiceError` if it does not answer, or refuses access."""
-    try:
-        with zookeeper_client(hosts) as zk:
-            yield zk
-    except KazooException as error:
-        raise zookeeper_error(error, hosts) from error
+    @cached_property
+    def writer(self) -> Writer:
+        """Changes the tables, also by pushes."""
+        from lake_assets.serving.push import Writer
+
+        return Writer(self.registry, self.files, self.leases, clock=self.clock, policy=self.policy)
+
+    @cached_property
+    def broker(self) -> Broker:
+        """Reads the tables."""
+        from lake_assets.serving.query import Broker
+
+        return Broker(self.registry, self.files, self.leases)
 
 
 @contextmanager
@@ -74,43 +84,26 @@ def serving_at(hosts: str, settings: Settings, *, clock: Callable[[], datetime])
     Raises:
         ServiceError: ZooKeeper does not answer, or refuses access.
     """
-    with client_at(hosts) as zk:
-        yield open_serving(zk, settings, clock=clock)
-
-
-@contextmanager
-def store_at(hosts: str, settings: Settings, *, clock: Callable[[], datetime]) -> Iterator[Store]:
-    """The same for who neither pushes nor queries: it loads neither Arrow nor DuckDB."""
-    with client_at(hosts) as zk:
-        yield Store(*_parts(zk, settings), clock=clock)
+    try:
+        with zookeeper_client(hosts) as zk:
+            yield open_serving(zk, settings, clock=clock)
+    except KazooException as error:
+        raise zookeeper_error(error, hosts) from error
 
 
 def open_serving(zk: KazooClient, settings: Settings, *, clock: Callable[[], datetime]) -> Serving:
     """Return the served tables, on a started client."""
-    from lake_assets.serving.push import Writer
-    from lake_assets.serving.query import Broker, QueryLimits
-
-    registry, files, leases = _parts(zk, settings)
-    quota_mb = settings.serving_quota_mb
-    policy = Policy(
-        snapshots=settings.serving_snapshots,
-        quota_bytes=None if quota_mb is None else quota_mb * MB,
-    )
-    return Serving(
-        registry=registry,
-        files=files,
-        leases=leases,
-        writer=Writer(registry, files, leases, clock=clock, policy=policy),
-        broker=Broker(registry, files, leases),
-        limits=QueryLimits(settings.query_seconds, settings.query_rows, settings.query_mb),
-        retention=retention_of(settings),
-    )
-
-
-def retention_of(settings: Settings) -> Retention:
-    """Return how long replaced and unfinished pushes are kept."""
+    cluster, quota_mb = settings.serving_cluster, settings.serving_quota_mb
     kept = timedelta(hours=settings.serving_retain_hours)
-    return Retention(replaced=kept, lineage=kept)
+    return Serving(
+        registry=Registry(zk, cluster),
+        files=SegmentFiles(settings.segments),
+        leases=Leases(zk, cluster),
+        clock=clock,
+        policy=Policy(settings.serving_snapshots, None if quota_mb is None else quota_mb * MB),
+        limits=QueryLimits(settings.query_seconds, settings.query_rows, settings.query_mb),
+        retention=Retention(replaced=kept, lineage=kept),
+    )
 
 
 def push_problems(settings: Settings) -> list[Problem]:
@@ -124,14 +117,9 @@ def push_problems(settings: Settings) -> list[Problem]:
     hosts = zookeeper_address(settings)
     if hosts is None:
         raise ServiceError("No ZooKeeper runs, which knows the served tables.", remedy="Run `lake up`.")
-    with store_at(hosts, settings, clock=lambda: datetime.now(UTC)) as store:
-        failures = store.registry.failures()
+    with serving_at(hosts, settings, clock=lambda: datetime.now(UTC)) as serving:
+        failures = serving.registry.failures()
     return [
         Problem(table, "push_failed", f"The last push of {table} failed: {text.problem}", text.remedy)
         for table, text in failures.items()
     ]
-
-
-def _parts(zk: KazooClient, settings: Settings) -> tuple[Registry, SegmentFiles, Leases]:
-    cluster = settings.serving_cluster
-    return Registry(zk, cluster), SegmentFiles(settings.segments), Leases(zk, cluster)

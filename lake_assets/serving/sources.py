@@ -11,6 +11,7 @@ import zlib
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from typing import TYPE_CHECKING, Protocol
 
 import pyarrow as pa
@@ -25,12 +26,14 @@ from lake_assets.incremental.declaration.served import SECONDS
 from lake_assets.incremental.engine import iceberg
 from lake_assets.incremental.engine.iceberg import rows_between, rows_by_hour
 from lake_assets.serving.registry import is_table
+from lake_assets.serving.store import new_push_id
 
 if TYPE_CHECKING:
     from pyiceberg.catalog import Catalog
     from pyiceberg.table import Table
 
     from lake_assets.incremental.declaration import Pipeline, Served, Target
+    from lake_assets.serving.push import PushReport, Writer
 
 
 @dataclass(frozen=True)
@@ -264,6 +267,29 @@ class PushGroup:
     def quotas(self) -> dict[str, int | None]:
         """Table → the most bytes that its segments may take; None: as the settings say."""
         return {source.name: source.quota_bytes for source in self.sources}
+
+    def push(
+        self, writer: Writer, catalog: Catalog, *, as_of: datetime, force: bool = False, new_schema: bool = False
+    ) -> list[tuple[Source, Reading, PushReport]]:
+        """Push the current rows of all sources, in one switch: see `Writer.push`.
+
+        A source that cannot be read is noted as what the push of its group failed on.
+        """
+        try:
+            readings = {source: source.read(catalog) for source in self.sources}
+        except Exception as error:
+            writer.note_failure(self.quotas, error)
+            raise
+        reports = writer.push(
+            {source.name: reading.rows for source, reading in readings.items()},
+            push_id=new_push_id(),
+            as_of=as_of,
+            force=force,
+            new_schema=new_schema,
+            heads={source.name: reading.head for source, reading in readings.items()},
+            quotas=self.quotas,
+        )
+        return [(*read, report) for read, report in zip(readings.items(), reports, strict=True)]
 
     def head(self, catalog: Catalog) -> str | None:
         """Return an identifier that changes with the rows of any source; None while a source has no rows."""

@@ -49,6 +49,7 @@ from lake_assets.serving.errors import (
     TableNotServed,
     UnknownSegment,
     UploadDamaged,
+    UploadStopped,
 )
 from lake_assets.serving.lineage import (
     MIN_SNAPSHOTS,
@@ -149,14 +150,19 @@ class SegmentFiles:
         return self.folder / checked_table(table) / f"{checked_segment(segment)}{SUFFIX}"
 
     def upload(self, table: str, segment: str, source: Path) -> None:
-        """Copy a file. It gets its final name once it is complete and flushed to the disk."""
+        """Copy a file. It gets its final name once it is complete and flushed to the disk.
+
+        Raises:
+            UploadStopped: The folder cannot be written to.
+        """
         target = self.path(table, segment)
-        target.parent.mkdir(parents=True, exist_ok=True)
-        partial = target.with_suffix(PARTIAL)
-        shutil.copyfile(source, partial)
-        _flush(partial)
-        partial.rename(target)
-        _flush(target.parent)
+        with writing(table, self.folder, "LAKE_SERVING_FOLDER"):
+            target.parent.mkdir(parents=True, exist_ok=True)
+            partial = target.with_suffix(PARTIAL)
+            shutil.copyfile(source, partial)
+            _flush(partial)
+            partial.rename(target)
+            _flush(target.parent)
 
     def verify(self, table: str, info: SegmentInfo) -> None:
         """Read a segment back, and compare its checksum and its row count.
@@ -209,6 +215,15 @@ class SegmentFiles:
                 return [file for file in found if _is_file_of_a_segment(file.name)]
         except FileNotFoundError:  # nothing was ever uploaded
             return []
+
+
+@contextmanager
+def writing(table: str, folder: Path, variable: str) -> Iterator[None]:
+    """Raise `UploadStopped` if the block cannot write to a folder. variable: of the environment, which names it."""
+    try:
+        yield
+    except OSError as error:
+        raise UploadStopped(table, error, folder=folder, variable=variable) from error
 
 
 def _is_file_of_a_segment(name: str) -> bool:
@@ -410,6 +425,24 @@ class Policy:
     snapshots: int = MIN_SNAPSHOTS
     quota_bytes: int | None = None
     segment_rows: int = SEGMENT_ROWS
+
+
+@dataclass(frozen=True)
+class QueryLimits:
+    """The limits of one query.
+
+    Attributes:
+        seconds: From the start to the end of the query.
+        rows: Further rows are left out, and the result is marked as truncated.
+        memory_mb: Of DuckDB's buffer manager, and the same again for other allocations of the process; the same for the
+            result in the server, in Arrow and then in Python.
+        threads: Of DuckDB.
+    """
+
+    seconds: float = 30.0
+    rows: int = 10_000
+    memory_mb: int = 512
+    threads: int = 2
 
 
 class Store:
@@ -662,24 +695,14 @@ class TableStatus:
 
 
 @dataclass(frozen=True)
-class EntryStatus:
-    """A lineage entry.
+class EntryStatus(LineageEntry):
+    """A lineage entry, and what may be done to it now.
 
     Attributes:
-        id: Of the entry.
-        state: Of the entry.
-        timestamp: Of the last change of state.
-        segments_from: The sources.
-        segments_to: The targets.
-        can_revert: Whether it can be reverted now without force.
-        can_roll_back: Whether it can be reverted now without force, together with later entries.
+        can_revert: Whether it can be reverted without force.
+        can_roll_back: Whether it can be reverted without force, together with later entries.
     """
 
-    id: str
-    state: State
-    timestamp: datetime
-    segments_from: tuple[str, ...]
-    segments_to: tuple[str, ...]
     can_revert: bool
     can_roll_back: bool
 
@@ -722,8 +745,15 @@ def lineage_status(registry: Registry, table: str) -> list[EntryStatus]:
 
 def entries_status(state: TableState) -> list[EntryStatus]:
     """Return the entries of a lineage, the newest first."""
-    entries = sorted(state.lineage.entries.values(), key=_age, reverse=True)
-    return [_entry_status(state, entry) for entry in entries]
+    entries = sorted(state.lineage.entries.values(), key=lambda entry: (entry.timestamp, entry.id), reverse=True)
+    return [
+        EntryStatus(
+            **vars(entry),
+            can_revert=_is_allowed(revert_replace, state, entry),
+            can_roll_back=_is_allowed(roll_back, state, entry),
+        )
+        for entry in entries
+    ]
 
 
 def switched_with(table: str, entry: EntryStatus, found: Mapping[str, Sequence[EntryStatus]]) -> dict[str, str]:
@@ -774,22 +804,6 @@ def known_state(registry: Registry, table: str) -> TableState:
     if state.version is None:
         raise TableNotServed(table, registry.tables())
     return state
-
-
-def _age(entry: LineageEntry) -> tuple[datetime, str]:
-    return entry.timestamp, entry.id
-
-
-def _entry_status(state: TableState, entry: LineageEntry) -> EntryStatus:
-    return EntryStatus(
-        id=entry.id,
-        state=entry.state,
-        timestamp=entry.timestamp,
-        segments_from=entry.segments_from,
-        segments_to=entry.segments_to,
-        can_revert=_is_allowed(revert_replace, state, entry),
-        can_roll_back=_is_allowed(roll_back, state, entry),
-    )
 
 
 def _is_allowed(operation: Callable[..., Change], state: TableState, entry: LineageEntry) -> bool:

@@ -18,11 +18,20 @@ from typing import TYPE_CHECKING
 
 from lake_assets.incremental.erasure.certificate import FileFacts, FileSource, Reference
 from lake_assets.serving.errors import UploadDamaged
+from lake_assets.serving.lineage import Retention
 from lake_assets.serving.push import write_drafts
 from lake_assets.serving.registry import Registry, SegmentInfo, States, TableState
-from lake_assets.serving.served_tables import Serving
 from lake_assets.serving.sources import Source
-from lake_assets.serving.store import FOLDER, SEGMENT_ROWS, SegmentFiles, known_state, push_of, read_at, sha256_of
+from lake_assets.serving.store import (
+    FOLDER,
+    SEGMENT_ROWS,
+    SegmentFiles,
+    Store,
+    known_state,
+    push_of,
+    read_at,
+    sha256_of,
+)
 from lake_assets.settings import Settings
 
 if TYPE_CHECKING:
@@ -179,13 +188,14 @@ class OutdatedSegments:
     left: int
 
 
-def delete_replaced(serving: Serving, *, erased_at: datetime) -> list[OutdatedSegments]:
+def delete_replaced(store: Store, *, retention: Retention, erased_at: datetime) -> list[OutdatedSegments]:
     """Delete replaced segments whose rows were read before an erasure. Blocks until running queries have ended.
 
     Tables without a folder here are skipped: they belong to another data directory on the same ZooKeeper.
 
     Args:
-        serving: The served tables.
+        store: The served tables.
+        retention: Of replaced and unfinished pushes.
         erased_at: Time of the last erasure, inclusive.
 
     Returns:
@@ -195,14 +205,14 @@ def delete_replaced(serving: Serving, *, erased_at: datetime) -> list[OutdatedSe
         ServingError: A table could not be cleaned up.
     """
     found = []
-    for table in serving.files.tables():
-        state = serving.registry.read(table)[table]
-        before = _read_before(serving, table, state, erased_at)
+    for table in store.files.tables():
+        state = store.registry.read(table)[table]
+        before = _read_before(store, table, state, erased_at)
         if not before:
             continue
-        serving.writer.clean_up(table, retention=serving.retention, erased_at=erased_at)
-        state = serving.registry.read(table)[table]
-        remaining = _read_before(serving, table, state, erased_at)
+        store.clean_up(table, retention=retention, erased_at=erased_at)
+        state = store.registry.read(table)[table]
+        remaining = _read_before(store, table, state, erased_at)
         shown = remaining & state.routed
         deleted = len(before - remaining)
         found.append(OutdatedSegments(table, deleted=deleted, shown=len(shown), left=len(remaining - shown)))
@@ -220,11 +230,10 @@ def stored_before(files: SegmentFiles, *, erased_at: datetime) -> Iterator[Outda
             yield OutdatedSegments(table=table, deleted=0, shown=None, left=len(names))
 
 
-def _read_before(serving: Serving, table: str, state: TableState, erased_at: datetime) -> set[str]:
+def _read_before(store: Store, table: str, state: TableState, erased_at: datetime) -> set[str]:
     """By the names of the files, and by the registry, because other tools may have named them."""
-    by_name = _named_before(serving.files.stored(table), erased_at)
-    registered = serving.registry.read_by(table, state.segments, erased_at)
-    return by_name.union(registered)
+    by_name = _named_before(store.files.stored(table), erased_at)
+    return by_name.union(store.read_before(table, state.segments, erased_at))
 
 
 def _named_before(names: Iterable[str], erased_at: datetime) -> set[str]:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from pathlib import Path
+from shutil import rmtree
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
@@ -402,6 +403,10 @@ def test_a_push_of_other_columns_fails_is_noted_and_goes_through_when_it_is_told
     assert problem == "The push of mail_metrics has other columns than readers see: sent is gone, opened is new."
     assert push(new_schema=True)
     assert (lake.asked("select opened from mail_metrics"), problems()) == ([(2,)], [])
+    rmtree(tmp_path / "metrics")
+    with lake.open() as serving, pytest.raises(UsageError):  # as `lake serving push` does it
+        PushGroup(mail.name, (mail,)).push(serving.writer, lake.catalog, as_of=now())
+    assert problems() == [(mail.name, "engagement.mail.engagement_metrics does not exist.")]
 
 
 def test_the_steps_of_tables_with_other_names_have_names_of_dagster() -> None:

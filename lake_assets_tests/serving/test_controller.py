@@ -156,6 +156,14 @@ def test_what_pinot_refuses_is_refused(http: httpx.Client, served: World, tmp_pa
     assert upload(http, table, large).status_code == 403
     form = http.post("/v2/segments", params={"tableName": table}, content=b"PAR1")
     assert "no multipart form" in form.json()["problem"]
+    unknown = http.post(f"/segments/{table}/replace/it")
+    assert (unknown.status_code, unknown.json()["code"], unknown.json()["problem"]) == (404, 404, "Not Found")
+    long = "x" * 250  # too long for a file with a suffix
+    assert replace(http, "start", table, {"segmentsTo": [long]}).status_code == 200
+    rows = parquet(tmp_path, "rows", snapshot(2)).read_bytes()
+    stopped = http.post("/v2/segments", params={"tableName": table}, files={long: (f"{long}.parquet", rows)})
+    assert (stopped.status_code, stopped.json()["code"]) == (503, 503)
+    assert f"{table} could not be written to {served.files.folder}" in stopped.json()["problem"]
     assert served.seen() == [1]
 
 
@@ -171,7 +179,8 @@ def test_a_call_that_changes_needs_the_token_and_an_endpoint_that_has_one(
         ("DELETE", f"/segments/{served.table}/x"),
     ]
     for method, path in calls:
-        assert httpx.request(method, address + path).status_code == 401
+        refused = httpx.request(method, address + path)
+        assert (refused.status_code, refused.json()["code"]) == (401, 401)
     opened = open_serving(served.zk, Settings(serving_folder=served.files.folder), clock=now)
     from fastapi.testclient import TestClient
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -10,11 +10,10 @@ import pytest
 
 from lake_assets.incremental.erasure.table_files import certify
 from lake_assets.serving.lineage import Retention
-from lake_assets.serving.served_tables import Serving
 from lake_assets.serving.store import read_at, segment_name
 from lake_assets.serving.upkeep import OutdatedSegments, delete_replaced, segment_folders, stored_before
 from lake_assets_tests.serving.child import start
-from lake_assets_tests.serving.scenario import LIMITS, SEGMENTS, World, now
+from lake_assets_tests.serving.scenario import SEGMENTS, World, now
 
 if TYPE_CHECKING:
     from pyiceberg.catalog import Catalog
@@ -25,31 +24,31 @@ DAY = timedelta(hours=24)
 GONE = "account-to-be-erased"
 
 
-def serving(found: World) -> Serving:
-    return Serving(found.registry, found.files, found.leases, found.writer, found.broker, LIMITS, Retention(DAY, DAY))
+def old(served: World, erased_at: datetime) -> list[OutdatedSegments]:
+    return delete_replaced(served.writer, retention=Retention(DAY, DAY), erased_at=erased_at)
 
 
 def test_what_was_replaced_goes_and_what_readers_see_is_told_until_a_push_replaces_it(served: World) -> None:
     for number in (1, 2):
         served.push(number)
-    assert delete_replaced(serving(served), erased_at=now() - DAY) == []
+    assert old(served, now() - DAY) == []
     erased_at = now()
     assert list(stored_before(served.files, erased_at=erased_at)) == [
         OutdatedSegments(served.table, 0, None, 2 * SEGMENTS)
     ]
     for deleted in (SEGMENTS, 0):
-        told = delete_replaced(serving(served), erased_at=erased_at)
+        told = old(served, erased_at)
         assert told == [OutdatedSegments(served.table, deleted, SEGMENTS, 0)]
         assert (served.seen(), served.stored()) == ([2], SEGMENTS)
     served.push(3)
-    assert delete_replaced(serving(served), erased_at=erased_at) == [OutdatedSegments(served.table, SEGMENTS, 0, 0)]
-    assert delete_replaced(serving(served), erased_at=erased_at) == []
+    assert old(served, erased_at) == [OutdatedSegments(served.table, SEGMENTS, 0, 0)]
+    assert old(served, erased_at) == []
     assert served.seen() == [3]
 
 
 def test_what_a_push_left_that_died_is_told(served: World) -> None:
     start(served, "push", "1", point="push-registered").end()
-    assert delete_replaced(serving(served), erased_at=now()) == [OutdatedSegments(served.table, 0, 0, SEGMENTS)]
+    assert old(served, now()) == [OutdatedSegments(served.table, 0, 0, SEGMENTS)]
 
 
 def test_segments_and_drafts_are_searched_and_named(

@@ -43,6 +43,7 @@ from lake_assets.serving.lineage import (
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 DAY = timedelta(hours=24)
 MOMENT = timedelta(milliseconds=1)
+DAILY = Retention(DAY, DAY)
 
 
 class Table:
@@ -89,7 +90,7 @@ class Table:
         self.now += MOMENT
         return self.take(revert_replace(self.lineage, entry_id, present=self.present, now=self.now, force=force))
 
-    def clean_up(self, retention: Retention | timedelta = DAY) -> frozenset[str]:
+    def clean_up(self, retention: Retention = DAILY) -> frozenset[str]:
         return self.take(clean_up(self.lineage, present=self.present, now=self.now, retention=retention))
 
 
@@ -285,13 +286,13 @@ def test_what_was_reverted_at_the_moment_of_the_newest_push_is_not_the_newest() 
     pushed = LineageEntry("pushed", ("a",), ("b",), State.COMPLETED, NOW)
     reverted = LineageEntry("reverted", (), ("d",), State.REVERTED, NOW)
     lineage = SegmentLineage("t", {entry.id: entry for entry in (pushed, reverted)})
-    assert clean_up(lineage, present={"a", "b", "d"}, now=NOW + DAY + MOMENT, retention=DAY).deletions == {"d"}
+    assert clean_up(lineage, present={"a", "b", "d"}, now=NOW + DAY + MOMENT, retention=DAILY).deletions == {"d"}
 
 
 def test_what_nobody_may_go_back_to_does_not_stay(table: Table) -> None:
     table.push(["a"])
     table.push(["b"])
-    change = clean_up(table.lineage, present=table.present, now=table.now, retention=DAY, banned=["a", "b"])
+    change = clean_up(table.lineage, present=table.present, now=table.now, retention=DAILY, banned=["a", "b"])
     assert change.deletions == {"a"}
 
 
