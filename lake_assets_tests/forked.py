@@ -16,6 +16,8 @@ FORKED.set_forkserver_preload(
         "lake_assets_tests.incremental.erasing_child",
         "lake_assets_tests.engagement.child",
         "lake_assets_tests.landing.erasing_child",
+        "lake_assets_tests.landing.kafka_scenario",
+        "lake_assets_tests.landing.loads",
         "lake_assets_tests.serving.child",
         # What these import when they come to need it.
         "lake_assets.cli.checks.doctor",

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from uuid import uuid4
 
 from confluent_kafka import KafkaError, Producer
 
+from lake_assets.base.failpoints import EXIT_CODE
 from lake_assets.connections.catalog import open_catalog
 from lake_assets.demo.engagement_simulator import send
 from lake_assets.demo.membership_simulator import Landing, heartbeats, messages
@@ -34,9 +32,8 @@ from lake_assets.landing.tailing.tailer import Closed
 from lake_assets.landing.tailing.zone_tailer import ZoneTailer
 from lake_assets.membership import PIPELINE
 from lake_assets.membership.raw import RAW
-
-if TYPE_CHECKING:
-    from lake_assets.settings import Settings
+from lake_assets.settings import Settings, settings
+from lake_assets_tests.processes import Child, environment
 
 PARTITIONS = 2
 POLICY = Policy(max_messages=150, max_bytes=30_000, max_age_ms=1_800_000)
@@ -145,13 +142,21 @@ class Landings:
 
     def die(self, *lives: str) -> None:
         """Let processes of their own tail a zone, or load, and die at a point: `POINT:ZONE`, `POINT:load`."""
-        command = [sys.executable, "-m", "lake_assets_tests.landing.kafka_child", self.prefix, *lives]
-        variables = {"LAKE_HOME": str(self.home.home), "LAKE_KAFKA": self.servers}
-        subprocess.run(command, env={**os.environ, **variables}, timeout=120, check=True)
+        for life in lives:
+            point, what = life.split(":")
+            variables = {**environment(self.home, point), "LAKE_KAFKA": self.servers}
+            child = Child(_live, f"{self.prefix} {what}", variables)
+            assert child.end() == EXIT_CODE, f"{what} did not come to {point}"
 
     def rows(self) -> dict[str, list[dict[str, Any]]]:
         """Table → its own columns and landed_at of all rows, sorted."""
         return {raw.table: _plain(load(self.catalog, raw.table).scan().to_arrow().to_pylist()) for raw in RAW}
+
+
+def _live(words: str) -> str:
+    prefix, what = words.split()
+    landings = Landings(settings(), str(settings().kafka), prefix)
+    return str(landings.load() if what == "load" else landings.tail(what))
 
 
 def sent(landings: Iterable[Landing]) -> dict[str, list[dict[str, Any]]]:

@@ -1,11 +1,8 @@
-"""Loading of what `scenario` lands, into a raw table of its home, without Kafka; by itself, a process that loads."""
+"""Loading of what `scenario` lands, into a raw table of its home, without Kafka."""
 
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -24,6 +21,7 @@ from lake_assets.landing.manifest.store import open_manifest
 from lake_assets.membership import PIPELINE
 from lake_assets.settings import Settings, settings
 from lake_assets_tests.landing.scenario import NOW, TOPIC
+from lake_assets_tests.processes import Child, environment
 
 FEED = feed_of(feeds(PIPELINE), TOPIC)
 
@@ -70,9 +68,11 @@ def loader(
 
 def die(home: Settings, point: str) -> None:
     """Load in a process of its own, which dies at a point."""
-    variables = {"LAKE_HOME": str(home.home), "LAKE_FAILPOINT": point}
-    done = subprocess.run([sys.executable, "-m", __name__], env={**os.environ, **variables}, timeout=60, check=False)
-    assert done.returncode == EXIT_CODE, f"the loader did not come to {point}"
+    assert Child(_load, "", environment(home, point)).end() == EXIT_CODE, f"the loader did not come to {point}"
+
+
+def _load(_: str) -> str:
+    return str(list(loader(settings()).load()))
 
 
 def rows(home: Settings) -> list[str]:
@@ -80,7 +80,3 @@ def rows(home: Settings) -> list[str]:
     table = load(open_catalog(home), FEED.raw.table)
     found: list[str] = table.scan().to_arrow()["signup_id"].to_pylist()
     return sorted(found)
-
-
-if __name__ == "__main__":
-    list(loader(settings()).load())

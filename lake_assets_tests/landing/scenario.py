@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
@@ -28,8 +25,9 @@ from lake_assets.landing.operations.reshard import reshard
 from lake_assets.landing.operations.scrub import scrub
 from lake_assets.landing.operations.sweep import sweep
 from lake_assets.landing.operations.verify import verify
-from lake_assets.settings import Settings
+from lake_assets.settings import Settings, settings
 from lake_assets_tests.landing.made import key_of, record
+from lake_assets_tests.processes import Child, environment
 
 TOPIC = "raw.signups"
 WHOLE = Shard(TOPIC)
@@ -93,10 +91,8 @@ class Landed:
 
     def die(self, operation: str, zone: str, step: str) -> None:
         """The same in a process of its own, which dies at a step."""
-        variables = {"LAKE_HOME": str(self.settings.home), "LAKE_FAILPOINT": step}
-        command = [sys.executable, "-m", "lake_assets_tests.landing.child", operation, zone]
-        done = subprocess.run(command, env={**os.environ, **variables}, timeout=60, check=False)
-        assert done.returncode == EXIT_CODE, f"{operation} did not come to {step}"
+        child = Child(operate, f"{operation} {zone}", environment(self.settings, step))
+        assert child.end() == EXIT_CODE, f"{operation} did not come to {step}"
 
     def files(self, zone: str) -> list[DataFile]:
         return [entry.file for entry in self.manifest.entries(zone)]
@@ -135,3 +131,9 @@ OPERATIONS: dict[str, Callable[[ZoneWriter, datetime], object]] = {
     "sweep": lambda writer, now: sweep(writer.manifest, writer.zone, retired_before=now + timedelta(seconds=1)),
     "scrub": lambda writer, now: scrub(writer, TOPIC, BY, now=now),
 }
+
+
+def operate(words: str) -> str:
+    """`OPERATION ZONE`, in the home of this process."""
+    Landed(settings()).run(*words.split())
+    return words
