@@ -286,8 +286,10 @@ class Settings(BaseSettings):
         description="maximum number of seconds that a stream of an engagement lake waits for its turn",
         gt=0,
     )
-    serving_folder: Path | None = Field(
-        default=None, description="folder of the segments of served tables; default: in the data directory"
+    serving_folder: Path | str | None = Field(
+        default=None,
+        description="folder of the segments of served tables, or its URL in an object store (s3://lake/serving), with "
+        "the keys of LAKE_CATALOG__…; default: in the data directory",
     )
     serving_cluster: str | None = Field(
         default=None,
@@ -396,9 +398,15 @@ class Settings(BaseSettings):
         return self.landing or self.home / "landing"
 
     @property
-    def segments(self) -> Path:
-        """The folder of the segments of served tables."""
-        return self.serving_folder or self.home / "serving"
+    def segments(self) -> Path | str:
+        """The folder of the segments of served tables; in an object store, its URL."""
+        folder = str(self.serving_folder or self.home / "serving").removeprefix("file://")
+        return folder if "://" in folder else Path(folder)
+
+    @property
+    def has_segments(self) -> bool:
+        """Whether segments of served tables may be stored."""
+        return isinstance(self.segments, str) or self.segments.is_dir()
 
     @property
     def warehouse_address(self) -> str:

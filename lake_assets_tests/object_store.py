@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import httpx
 from pydantic import SecretStr
@@ -32,13 +32,19 @@ def s3_server() -> Iterator[str]:
     server.stop()
 
 
-def on_s3(home: Settings, address: str) -> Settings:
-    """The settings with the warehouse in a new bucket."""
+def made_bucket(address: str) -> Any:
+    """A client of S3 for the server, which has a new bucket, lake."""
     import boto3
 
     keys = {"aws_access_key_id": KEY_ID, "aws_secret_access_key": KEY}
     client = boto3.client("s3", endpoint_url=address, region_name="us-east-1", **keys)
     client.create_bucket(Bucket="lake")
+    return client
+
+
+def on_s3(home: Settings, address: str) -> Settings:
+    """The settings with the warehouse in a new bucket."""
+    made_bucket(address)
     properties = {"s3.endpoint": address, "s3.access-key-id": KEY_ID, "s3.secret-access-key": KEY}
     hidden = {name: SecretStr(value) for name, value in properties.items()}
     return home.model_copy(update={"warehouse": "s3://lake/warehouse", "catalog_properties": hidden})

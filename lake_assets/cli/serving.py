@@ -304,7 +304,7 @@ def failed_pushes() -> list[Problem]:
     from lake_assets.connections.addresses import zookeeper_address
 
     found = settings()
-    if not found.segments.is_dir() or zookeeper_address(found) is None:
+    if not found.has_segments or zookeeper_address(found) is None:
         return []
     from lake_assets.serving.served_tables import push_problems
 
@@ -334,11 +334,11 @@ def _quotas() -> dict[str, int | None]:
 def delete_replaced() -> list[OutdatedSegments]:
     """Return the segments that are older than the last erasure. If ZooKeeper runs, delete the replaced ones first."""
     from lake_assets.connections.addresses import zookeeper_address
-    from lake_assets.serving.store import SegmentFiles
+    from lake_assets.serving.served_tables import segment_files
     from lake_assets.serving.upkeep import delete_replaced, stored_before
 
     erased_at = _last_erasure()
-    files = SegmentFiles(settings().segments)
+    files = segment_files(settings())
     if erased_at is None or not files.tables():
         return []
     if zookeeper_address(settings()) is None:

@@ -31,6 +31,7 @@ from lake_assets.settings import CATALOG, __version__
 
 if TYPE_CHECKING:
     from pyiceberg.catalog import Catalog
+    from pyiceberg.io.pyarrow import PyArrowFileIO
 
     from lake_assets.settings import Settings
 
@@ -387,6 +388,27 @@ def pyiceberg_properties(settings: Settings, *, chooses_io: bool) -> dict[str, s
     if not is_on_s3(settings):
         return found
     return {**({} if chooses_io else S3_OF_PYICEBERG), **PATIENCE_OF_PYICEBERG, **found}
+
+
+def file_io(settings: Settings, location: str) -> PyArrowFileIO:
+    """Return what lists, reads and writes files at an address that is not the warehouse's, with the same properties.
+
+    Raises:
+        ConfigurationError: The properties name something else than Arrow for it.
+    """
+    from pyiceberg.io import load_file_io
+    from pyiceberg.io.pyarrow import PyArrowFileIO
+
+    found = pyiceberg_properties(settings, chooses_io=True)
+    if urlsplit(location).scheme in S3_SCHEMES:
+        found = {**S3_OF_PYICEBERG, **PATIENCE_OF_PYICEBERG, **found}
+    io = load_file_io(found, location)
+    if not isinstance(io, PyArrowFileIO):
+        raise ConfigurationError(
+            f"The files of {location} are read by {type(io).__name__}, which cannot list them.",
+            remedy=f"Remove {CATALOG.variable_of('py-io-impl')}, or set it to pyiceberg.io.pyarrow.PyArrowFileIO.",
+        )
+    return io
 
 
 def spark_properties(settings: Settings, *, chooses_io: bool) -> dict[str, str]:

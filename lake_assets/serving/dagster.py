@@ -31,7 +31,6 @@ from lake_assets.serving.store import (
     checksum,
     in_sight,
     lineage_status,
-    sha256_of,
     way_back,
 )
 
@@ -89,7 +88,7 @@ def row_count(serving: Serving, key: dg.AssetKey, source: Source, reading: Readi
 def served_checksum(serving: Serving, key: dg.AssetKey, report: PushReport) -> dg.AssetCheckResult:
     """Compare the files that the broker routes to with the pushed ones, byte by byte."""
     with serving.broker.pin(report.table, seconds=serving.limits.seconds) as pinned:
-        served = checksum(sha256_of(path) for path in pinned.files[report.table])
+        served = checksum(serving.files.sha256(report.table, path.stem) for path in pinned.files[report.table])
     return dg.AssetCheckResult(
         asset_key=key,
         check_name=SERVED_CHECKSUM,

@@ -42,7 +42,6 @@ from __future__ import annotations
 import errno
 from collections.abc import Iterable, Mapping
 from datetime import datetime
-from pathlib import Path
 
 from lake_assets.errors import ServingError, UsageError
 from lake_assets.errors.texts import named
@@ -224,7 +223,7 @@ class QuotaExceeded(PushFailed):
 class UploadStopped(PushFailed):
     """A folder could not be written to. variable: of the environment, which names the folder."""
 
-    def __init__(self, table: str, why: OSError, *, folder: Path, variable: str) -> None:
+    def __init__(self, table: str, why: OSError, *, folder: str, variable: str) -> None:
         is_full = why.errno in (errno.ENOSPC, errno.EDQUOT)
         reason = "its disk is full" if is_full else str(why)
         remedy = "Free space" if is_full else "Give access"
@@ -299,12 +298,12 @@ class LineageDamaged(ServingError):
 class LineageGone(ServingError):
     """Without the lineage it is not known which files readers see, so none is deleted. folder: of all tables."""
 
-    def __init__(self, table: str, files: Iterable[str], *, folder: Path) -> None:
+    def __init__(self, table: str, files: Iterable[str], *, folder: str) -> None:
         super().__init__(
-            f"ZooKeeper has no lineage of {table}, but {folder / table} contains its files: {named(files)}.",
+            f"ZooKeeper has no lineage of {table}, but {folder}/{table} contains its files: {named(files)}.",
             remedy="Name the ZooKeeper that has its lineage (LAKE_ZOOKEEPER), or the folder that belongs to this one "
             "(LAKE_SERVING_FOLDER). If the lineage is lost, restore ZooKeeper's data from a backup. To start again "
-            f"without the files, move {folder / table} away, and push again.",
+            f"without the files, move {folder}/{table} away, and push again.",
         )
 
 

@@ -325,7 +325,7 @@ def controller(
     ) -> dict[str, str]:
         """Upload a segment that a replacement in progress names: a multipart form with one Parquet file."""
         name = _table(table, kind)
-        with writing(name, Path(gettempdir()), "TMPDIR"), TemporaryDirectory(prefix=FOLDER) as folder:
+        with writing(name, gettempdir(), "TMPDIR"), TemporaryDirectory(prefix=FOLDER) as folder:
             body = Path(folder) / "body"
             with body.open("wb") as file:
                 async for part in request.stream():

@@ -11,7 +11,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
-from tempfile import TemporaryDirectory
+from tempfile import TemporaryDirectory, gettempdir
 from typing import TypeAlias
 
 import pyarrow as pa
@@ -462,7 +462,7 @@ class Writer(Store):
             with TemporaryDirectory(prefix=FOLDER) as folder:
                 drafts = {}
                 for table, rows in tables.items():
-                    with writing(table, Path(folder).parent, "TMPDIR"):
+                    with writing(table, gettempdir(), "TMPDIR"):
                         drafts[table] = write_drafts(
                             table,
                             rows,

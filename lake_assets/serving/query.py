@@ -163,7 +163,10 @@ class CheckedFiles:
             TimeoutError: The time has passed.
         """
         known = self._known.setdefault(table, {})
-        found = {name: _identity(self._files.path(table, name)) for name in segments}
+        found = {}
+        for name in segments:
+            self._files.fetch(table, name)
+            found[name] = _identity(self._files.path(table, name))
         unknown = _unknown(found, known)
         checksums = {info.name: info.sha256 for info in self._registry.infos(table, unknown)}
         if len(checksums) < len(unknown):

@@ -1,6 +1,6 @@
 """The store of served tables: their files, the leases of readers, what changes them but a push, and their status.
 
-    <folder>/<table>/<segment>.parquet        a file appears once it is complete, and stays as it is
+    <folder>/<table>/<segment>.parquet        appears once it is complete, and stays as it is: a file or an object
     <cluster>/serving/leases/<table>/<id>     in ZooKeeper, ephemeral; contains its duration in seconds
 
 No file of a segment is removed while a query may read it: a reader acquires a lease before it reads the lineage. A
@@ -32,13 +32,14 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, BinaryIO, TypeVar, cast
 
 from kazoo.exceptions import KazooException, NoNodeError
 
 from lake_assets.base.failpoints import reach
 from lake_assets.connections.zookeeper import answer, retry_for
-from lake_assets.errors import ServingError, UsageError
+from lake_assets.errors import ServiceError, ServingError, UsageError
 from lake_assets.errors.described import describe
 from lake_assets.serving.errors import (
     ColumnsChanged,
@@ -76,8 +77,12 @@ from lake_assets.serving.registry import (
 )
 
 if TYPE_CHECKING:
+    from io import BufferedReader
+
     from kazoo.client import KazooClient
     from kazoo.interfaces import IAsyncResult
+    from pyarrow.fs import FileInfo
+    from pyiceberg.io.pyarrow import PyArrowFileIO
 
 SEGMENT_ROWS = 250_000
 """Rows of a segment, at most. DuckDB reads segments in parallel, in row groups of 122,880."""
@@ -87,8 +92,10 @@ PARTIAL = ".partial"
 NO_VALUE = "Null"
 """The type of a column that has none."""
 
+COPY_BYTES = 1 << 20
+
 FOLDER = "lake-push-"
-"""Prefix of a push's folder of drafts, in the system's temporary folder."""
+"""Prefix of a push's folder of drafts, and of copies from an object store, in the system's temporary folder."""
 
 _PUSH_ID = re.compile(r"[a-z0-9]{8,32}")
 _NAME = re.compile(rf"[A-Za-z0-9_][A-Za-z0-9_.-]*_(?P<at>\d{{8}}T\d{{9}}Z)_(?P<push>{_PUSH_ID.pattern})_\d{{4,}}")
@@ -141,13 +148,25 @@ class SegmentFiles:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
 
+    @property
+    def address(self) -> str:
+        """Of all tables."""
+        return str(self.folder)
+
     def path(self, table: str, segment: str) -> Path:
-        """Return the path of a segment, whether or not it exists.
+        """Return the path at which this machine reads a segment, whether or not it exists.
 
         Raises:
             UsageError: A name is not valid.
         """
         return self.folder / checked_table(table) / f"{checked_segment(segment)}{SUFFIX}"
+
+    def fetch(self, table: str, segment: str) -> None:
+        """Bring a segment to its path, if it is elsewhere."""
+
+    def open(self, table: str, segment: str) -> BinaryIO:
+        """Open the stored file of a segment. Raises `OSError`."""
+        return self.path(table, segment).open("rb")
 
     def upload(self, table: str, segment: str, source: Path) -> None:
         """Copy a file. It gets its final name once it is complete and flushed to the disk.
@@ -156,7 +175,7 @@ class SegmentFiles:
             UploadStopped: The folder cannot be written to.
         """
         target = self.path(table, segment)
-        with writing(table, self.folder, "LAKE_SERVING_FOLDER"):
+        with writing(table, self.address, "LAKE_SERVING_FOLDER"):
             target.parent.mkdir(parents=True, exist_ok=True)
             partial = target.with_suffix(PARTIAL)
             shutil.copyfile(source, partial)
@@ -173,16 +192,21 @@ class SegmentFiles:
         import pyarrow.parquet as pq
         from pyarrow import ArrowException
 
-        file = self.path(table, info.name)
         try:
-            found = sha256_of(file)
+            found = self.sha256(table, info.name)
             if found != info.sha256:
                 raise UploadDamaged(table, info.name, f"its checksum is {found}, not {info.sha256}")
-            rows = pq.read_metadata(file).num_rows
+            with self.open(table, info.name) as file:
+                rows = pq.read_metadata(file).num_rows
         except (OSError, ArrowException) as error:
             raise UploadDamaged(table, info.name, f"it cannot be read: {error}") from error
         if rows != info.rows:
             raise UploadDamaged(table, info.name, f"it has {rows} rows, not {info.rows}")
+
+    def sha256(self, table: str, segment: str) -> str:
+        """Return the SHA-256 checksum of a stored file, hexadecimal. Raises `OSError`."""
+        with self.open(table, segment) as file:
+            return hashlib.file_digest(cast("BufferedReader", file), "sha256").hexdigest()
 
     def tables(self) -> list[str]:
         """Return the tables that have a folder, by name."""
@@ -195,10 +219,10 @@ class SegmentFiles:
         Files whose names are not names of segments are ignored.
         """
         found: Counter[str] = Counter()
-        for file in self._files(table):
-            with suppress(FileNotFoundError):  # removed or renamed since it was listed
-                name, _, _ = file.name.rpartition(".")
-                found[name] += file.stat().st_size
+        for name, size in self._files(table):
+            segment, dot, suffix = name.rpartition(".")
+            if dot + suffix in (SUFFIX, PARTIAL) and is_segment(segment):
+                found[segment] += size
         return dict(found)
 
     def remove(self, table: str, segments: Iterable[str]) -> None:
@@ -208,27 +232,119 @@ class SegmentFiles:
             file.unlink(missing_ok=True)
             file.with_suffix(PARTIAL).unlink(missing_ok=True)
 
-    def _files(self, table: str) -> list[os.DirEntry[str]]:
-        """`scandir`, because each switch lists thousands of files; paths would take more than twice as long."""
+    def _files(self, table: str) -> Iterator[tuple[str, int]]:
+        """Names and sizes; by `scandir`, because each switch lists thousands of files: paths take twice as long."""
+        with suppress(FileNotFoundError), os.scandir(self.folder / checked_table(table)) as found:
+            for file in found:
+                with suppress(FileNotFoundError):  # removed or renamed since it was listed
+                    yield file.name, file.stat().st_size
+
+
+class ObjectFiles(SegmentFiles):
+    """The segment files of an object store. A query reads a copy, which is kept for as long as the process runs.
+
+    An object appears once it is complete. A copy is deleted when another one is made and its segment is stored no more:
+    then no lease was left that led to it.
+    """
+
+    def __init__(self, url: str, io: PyArrowFileIO) -> None:
+        """Copy nothing yet.
+
+        Args:
+            url: Of the folder of all tables: s3://lake/serving.
+            io: Reads and writes there.
+        """
+        scheme, host, path = io.parse_location(url.rstrip("/"), io.properties)
+        self._url, self._store, self._root = url.rstrip("/"), io.fs_by_scheme(scheme, host), path
+        self._copies = TemporaryDirectory(prefix=FOLDER)
+        super().__init__(Path(self._copies.name))
+
+    @property
+    def address(self) -> str:
+        """Of all tables."""
+        return self._url
+
+    def fetch(self, table: str, segment: str) -> None:
+        """Copy a segment to its path, unless it is there. Without an object there is no copy."""
+        path = self.path(table, segment)
+        if path.exists():
+            return
+        path.parent.mkdir(exist_ok=True)
+        with suppress(FileNotFoundError), self.open(table, segment) as found:
+            partial = path.with_suffix(f".{uuid.uuid4().hex}")
+            with partial.open("wb") as copy:
+                shutil.copyfileobj(found, copy, COPY_BYTES)
+            partial.rename(path)
+            stored = self.stored(table)
+            for other in path.parent.glob(f"*{SUFFIX}"):
+                if other.stem not in stored:
+                    other.unlink(missing_ok=True)
+
+    def open(self, table: str, segment: str) -> BinaryIO:
+        """Open the object of a segment. Raises `FileNotFoundError` or `ServiceError`."""
+        with self._asking():
+            opened: BinaryIO = self._store.open_input_file(self._key(table, segment))
+        return opened
+
+    def upload(self, table: str, segment: str, source: Path) -> None:
+        """Write a file to an object. Raises `UploadStopped`."""
+        with (
+            writing(table, self._url, "LAKE_SERVING_FOLDER"),
+            source.open("rb") as file,
+            self._store.open_output_stream(self._key(table, segment)) as target,
+        ):
+            shutil.copyfileobj(file, target, COPY_BYTES)
+
+    def tables(self) -> list[str]:
+        """Return the tables that have a folder, by name."""
+        return sorted(
+            info.base_name for info in self._list(self._root) if not info.is_file and is_table(info.base_name)
+        )
+
+    def remove(self, table: str, segments: Iterable[str]) -> None:
+        """Delete the objects of segments, if they exist."""
+        for name in sorted(segments):
+            with suppress(FileNotFoundError), self._asking():
+                self._store.delete_file(self._key(table, name))
+
+    def _key(self, table: str, segment: str) -> str:
+        path = self.path(table, segment)
+        return f"{self._root}/{path.parent.name}/{path.name}"
+
+    def _files(self, table: str) -> Iterator[tuple[str, int]]:
+        for info in self._list(f"{self._root}/{checked_table(table)}"):
+            if info.is_file:
+                yield info.base_name, info.size
+
+    def _list(self, key: str) -> list[FileInfo]:
+        from pyarrow.fs import FileSelector
+
+        with self._asking():
+            found: list[FileInfo] = self._store.get_file_info(FileSelector(key, allow_not_found=True))
+        return found
+
+    @contextmanager
+    def _asking(self) -> Iterator[None]:
+        """A store that does not answer, or refuses, says nothing about an object."""
         try:
-            with os.scandir(self.folder / checked_table(table)) as found:
-                return [file for file in found if _is_file_of_a_segment(file.name)]
-        except FileNotFoundError:  # nothing was ever uploaded
-            return []
+            yield
+        except FileNotFoundError:
+            raise
+        except OSError as error:
+            raise ServiceError(
+                f"The object store of {self._url} does not answer, or refuses access: {error}.",
+                remedy="Check LAKE_SERVING_FOLDER, the network, and LAKE_CATALOG__S3__ENDPOINT, "
+                "LAKE_CATALOG__S3__REGION and the keys, or AWS_REGION, AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY.",
+            ) from error
 
 
 @contextmanager
-def writing(table: str, folder: Path, variable: str) -> Iterator[None]:
+def writing(table: str, folder: str, variable: str) -> Iterator[None]:
     """Raise `UploadStopped` if the block cannot write to a folder. variable: of the environment, which names it."""
     try:
         yield
     except OSError as error:
         raise UploadStopped(table, error, folder=folder, variable=variable) from error
-
-
-def _is_file_of_a_segment(name: str) -> bool:
-    stem, dot, suffix = name.rpartition(".")
-    return dot + suffix in (SUFFIX, PARTIAL) and is_segment(stem)
 
 
 def sha256_of(file: Path) -> str:
@@ -237,7 +353,7 @@ def sha256_of(file: Path) -> str:
         return hashlib.file_digest(opened, "sha256").hexdigest()
 
 
-def columns_of(file: Path) -> dict[str, str]:
+def columns_of(file: Path | BinaryIO) -> dict[str, str]:
     """Return the columns of a Parquet file, and what readers take them for. Raises `OSError` or `ArrowException`."""
     import pyarrow.parquet as pq
 
@@ -591,7 +707,7 @@ class Store:
             LineageGone: It has none.
         """
         if state.version is None and stored:
-            raise LineageGone(table, stored, folder=self.files.folder)
+            raise LineageGone(table, stored, folder=self.files.address)
 
     def refuse_similar(self, tables: Iterable[str]) -> None:
         """Refuse two tables whose names differ only in case: one table in SQL, and one folder on some systems."""
@@ -611,7 +727,8 @@ class Store:
 
         for segment in sorted(routed)[:1]:
             with suppress(OSError, ArrowException):
-                seen = columns_of(self.files.path(table, segment))
+                with self.files.open(table, segment) as opened:
+                    seen = columns_of(opened)
                 pushed = columns_of(file)
                 for name in seen.keys() | pushed.keys():
                     kinds = {seen.get(name), pushed.get(name)}

@@ -16,6 +16,7 @@ from pathlib import Path, PurePath
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
+from lake_assets.connections.catalog import file_io
 from lake_assets.incremental.erasure.certificate import FileFacts, FileSource, Reference
 from lake_assets.serving.errors import UploadDamaged
 from lake_assets.serving.lineage import Retention
@@ -36,6 +37,7 @@ from lake_assets.settings import Settings
 
 if TYPE_CHECKING:
     from pyiceberg.catalog import Catalog
+    from pyiceberg.io import FileIO
 
 
 @dataclass(frozen=True)
@@ -247,8 +249,10 @@ def segment_folders(settings: Settings, states: States | None) -> Iterator[FileS
         settings: Name the folder of segments.
         states: Of the tables stored here; None if they are not known.
     """
-    segments = settings.segments.expanduser().absolute()
-    yield ServedSegments(str(segments), states)
+    if isinstance(settings.segments, Path):
+        yield ServedSegments(str(settings.segments.expanduser().absolute()), states)
+    else:
+        yield ServedSegments(settings.segments, states, file_io(settings, settings.segments))
     temporary = Path(tempfile.gettempdir()).absolute()
     for drafts in sorted(temporary.glob(f"{FOLDER}*")):
         yield DraftFiles(str(drafts))
@@ -257,8 +261,8 @@ def segment_folders(settings: Settings, states: States | None) -> Iterator[FileS
 class ServedSegments(FileSource):
     """The files in the folder of served tables: `<table>/<segment>`."""
 
-    def __init__(self, location: str, states: States | None) -> None:
-        super().__init__(location)
+    def __init__(self, location: str, states: States | None, io: FileIO | None = None) -> None:
+        super().__init__(location, io)
         self.states = states
 
     def facts(self, path: str) -> FileFacts:

@@ -16,6 +16,7 @@ from lake_assets.cli.serving import failed_pushes, serving
 from lake_assets.coordination import zookeeper_client
 from lake_assets.errors import LakeError
 from lake_assets.settings import Settings, settings
+from lake_assets_tests.object_store import KEY, KEY_ID, made_bucket, s3_server
 from lake_assets_tests.serving.scenario import fresh_name
 
 COUNT = "select count(*) as n from members"
@@ -52,6 +53,48 @@ def push(folder: Path, rows: int) -> str:
     told = lake("push", "members", "--file", str(file))
     assert told.startswith(f"members: {rows} rows in 1 segment, 0.0 MB.\nTo go back: lake serving revert members ")
     return told.split()[-1]
+
+
+def test_segments_in_an_object_store(home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with s3_server() as address:
+        bucket = made_bucket(address)
+        for name, value in (("ENDPOINT", address), ("ACCESS_KEY_ID", KEY_ID), ("SECRET_ACCESS_KEY", KEY)):
+            monkeypatch.setenv(f"LAKE_CATALOG__S3__{name}", value)
+        monkeypatch.setenv("LAKE_SERVING_FOLDER", "s3://lake/serving")
+        monkeypatch.setenv("LAKE_SERVING_RETAIN_HOURS", "0")
+        settings.cache_clear()
+
+        def stored() -> list[str]:
+            return [entry["Key"] for entry in bucket.list_objects(Bucket="lake")["Contents"] if entry["Size"]]
+
+        push(tmp_path, 3)
+        second = push(tmp_path, 5)
+        newest, oldest = json.loads(lake("lineage", "members", "--json"))
+        keys = [f"serving/members/{entry['segments_to'][0]}.parquet" for entry in (oldest, newest)]
+        assert sorted(stored()) == sorted(keys)
+        assert lake("query", "members", COUNT).split() == ["n", "5"]
+        assert lake("verify") == "✓ members: 2 segments as pushed\n"
+        lake("revert", "members", second)
+        assert (stored(), lake("query", "members", COUNT).split()) == (keys[:1], ["n", "3"])
+        push(tmp_path, 7)
+        push(tmp_path, 9)  # the third snapshot: the first one, of 3 rows, goes
+        assert (len(stored()), keys[0] in stored()) == (2, False)
+        bucket.put_object(Bucket="lake", Key="serving/members/left_by_hand.parquet", Body=b"no segment")
+        assert lake("clean-up", "members") == "members: 0 segments deleted.\n"
+        assert (len(stored()), lake("query", "members", COUNT).split()) == (2, ["n", "9"])
+        pq.write_table(pa.table({"name": ["x"]}), other := tmp_path / "other.parquet")
+        assert "n is gone, name is new" in refused("push", "members", "--file", str(other))
+        newest = json.loads(lake("lineage", "members", "--json"))[0]
+        key = f"serving/members/{newest['segments_to'][0]}.parquet"
+        bucket.put_object(Bucket="lake", Key=key, Body=b"rot")
+        assert "is gone, or damaged" in refused("query", "members", COUNT)
+        bucket.delete_object(Bucket="lake", Key=key)
+        assert "is gone, or damaged" in refused("query", "members", COUNT)
+        push(tmp_path, 4)
+        assert lake("query", "members", COUNT).split() == ["n", "4"]
+    for words in (("query", "members", COUNT), ("verify",)):
+        assert refused(*words).startswith("The object store of s3://lake/serving does not answer, or refuses access: ")
+    assert not (home / "serving").exists()
 
 
 def test_pushes_are_queried_listed_and_taken_back(home: Path, tmp_path: Path) -> None:

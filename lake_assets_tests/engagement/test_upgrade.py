@@ -94,7 +94,7 @@ def test_an_engagement_lake_of_an_earlier_version_goes_on(upgraded: Settings, sp
     reasons = Counter(reason for _, _, reason in right.dead.elements())
     assert Counter(row["reason"] for row in rows_of(tables, DEAD_LETTER)) == reasons
 
-    with world(str(upgraded.zookeeper), upgraded.segments, TABLE) as served:
+    with world(str(upgraded.zookeeper), upgraded.home / "serving", TABLE) as served:
         assert served.seen() == [2]
         served.writer.revert_all({TABLE: served.entries[-1]})
         assert served.seen() == [1]

@@ -70,7 +70,7 @@ def _landing_problems(pipeline: Pipeline, settings: Settings) -> list[Problem]:
 
 def _push_problems(pipeline: Pipeline, settings: Settings) -> list[Problem]:
     """Return the served tables whose last push failed."""
-    if not settings.segments.is_dir() and not any(target.served for target in pipeline.targets):
+    if not settings.has_segments and not any(target.served for target in pipeline.targets):
         return []
     from lake_assets.serving.served_tables import push_problems
 

@@ -99,7 +99,10 @@ def check(opened: Opened, landings: list[Landing]) -> None:
 def served_from(home: Settings) -> Iterator[World]:
     """A served table, with the ZooKeeper of a data directory."""
     port = free_port()
-    with running(zookeeper_service(home.home, port)), world(f"127.0.0.1:{port}", home.segments, "accounts") as found:
+    with (
+        running(zookeeper_service(home.home, port)),
+        world(f"127.0.0.1:{port}", home.home / "serving", "accounts") as found,
+    ):
         yield found
 
 
