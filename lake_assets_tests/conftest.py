@@ -6,6 +6,7 @@ The server is started by the code that `lake up` uses; homes share it, each by t
 from __future__ import annotations
 
 import os
+import signal
 import sys
 from collections import Counter
 from collections.abc import Iterator
@@ -59,6 +60,8 @@ property_tests.register_profile(
     "same-each-time", derandomize=True, deadline=None, suppress_health_check=SLOW_IS_NO_FAULT
 )
 property_tests.load_profile("same-each-time")
+# Tests that a shell starts in the background ignore Ctrl-C, and so would each process that they interrupt.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 # pyspark tries to import IPython at each call of its API, and each time all of `sys.path` is searched for it in vain.
 sys.modules.setdefault("IPython", None)  # type: ignore[arg-type]
 

@@ -81,7 +81,6 @@ def environment(home: Settings, failpoint: str = "") -> dict[str, str]:
 def _work(saying: Connection, work: Callable[[str], str], argument: str, environment: Mapping[str, str]) -> None:
     os.environ.update(environment)
     settings.cache_clear()
-    signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored if the tests were started in the background
     saying.send(work(argument))
 
 

@@ -16,7 +16,7 @@ from typer.main import get_command
 from typer.testing import CliRunner
 
 from lake_assets.cli.main import app
-from lake_assets.settings import PROJECT
+from lake_assets_tests.doors.lake_door import Done, LakeDoor
 
 SLOW = ("dagster", "kazoo", "plotly", "pyarrow", "pyiceberg", "pyspark")
 COMMANDS = """
@@ -52,10 +52,16 @@ def commands(group: Any, path: str = "") -> Iterator[tuple[str, click.Command]]:
 ALL = dict(commands(get_command(app)))
 
 
-def lake(home: Path, *arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "lake_assets.cli.main", *arguments]
-    environment = {**os.environ, "LAKE_HOME": str(home), **variables}
-    return subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+def lake(home: Path, *arguments: str, **variables: str) -> Done:
+    """A command in a home, run in the first folder above it."""
+    folder = next(folder for folder in home.parents if folder.is_dir())
+    return LakeDoor(folder).run(*arguments, LAKE_HOME=str(home), **variables)
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Path:
+    (home := tmp_path / "home").mkdir()
+    return home
 
 
 def test_every_command_is_there() -> None:
@@ -82,28 +88,28 @@ def test_help_imports_nothing_slow() -> None:
     assert done.stdout == "[]\n"
 
 
-def test_an_error_is_a_message_with_a_remedy(tmp_path: Path) -> None:
-    done = lake(tmp_path, "erase", "account")
-    assert (done.returncode, done.stdout) == (1, "")
-    assert done.stderr.splitlines() == [
+def test_an_error_is_a_message_with_a_remedy(home: Path) -> None:
+    done = lake(home, "erase", "account")
+    assert (done.code, done.out) == (1, "")
+    assert done.err.splitlines() == [
         "Error: The command needs an id to erase, a file of ids, or --sweep.",
         "  → Run `lake erase account ID`, `lake erase account --from FILE` or `lake erase --sweep`.",
     ]
 
 
-def test_an_invalid_setting_is_named(tmp_path: Path) -> None:
-    done = lake(tmp_path, "status", LAKE_TICK_SECONDS="0")
-    assert (done.returncode, done.stdout) == (1, "")
-    problem, remedy = done.stderr.splitlines()
+def test_an_invalid_setting_is_named(home: Path) -> None:
+    done = lake(home, "status", LAKE_TICK_SECONDS="0")
+    assert (done.code, done.out) == (1, "")
+    problem, remedy = done.err.splitlines()
     assert problem.startswith("Error: LAKE_TICK_SECONDS is '0': ")
     assert remedy.startswith("  → Correct it in the environment or in lake.env")
 
 
-def test_a_setting_that_does_not_exist_is_named_with_the_one_that_was_meant(tmp_path: Path) -> None:
-    (tmp_path / "lake.env").write_text("LAKE_TICK_SECOND=3\nOTHER=1\n")
-    done = lake(tmp_path, "status", LAKE_PIPELINE="x", LAKE_TEST_SEED="1", LAKE_QQQQ="1")
-    assert done.returncode == 0
-    assert done.stderr.splitlines() == [
+def test_a_setting_that_does_not_exist_is_named_with_the_one_that_was_meant(home: Path) -> None:
+    (home / "lake.env").write_text("LAKE_TICK_SECOND=3\nOTHER=1\n")
+    done = lake(home, "status", LAKE_PIPELINE="x", LAKE_TEST_SEED="1", LAKE_QQQQ="1")
+    assert done.code == 0
+    assert done.err.splitlines() == [
         "Warning: LAKE_PIPELINE is set, but there is no such setting.",
         "  → Did you mean LAKE_PIPELINES?",
         "Warning: LAKE_QQQQ is set, but there is no such setting.",
@@ -113,39 +119,37 @@ def test_a_setting_that_does_not_exist_is_named_with_the_one_that_was_meant(tmp_
     ]
 
 
-def test_an_error_in_a_pipelines_module_names_its_line(tmp_path: Path) -> None:
-    (tmp_path / "mine.py").write_text("import json\n\nPIPELINE = json.loads('{')\n")
-    (tmp_path / "broken.py").write_text("\nPIPELINE = (\n")
+def test_an_error_in_a_pipelines_module_names_its_line(home: Path) -> None:
+    (home / "mine.py").write_text("import json\n\nPIPELINE = json.loads('{')\n")
+    (home / "broken.py").write_text("\nPIPELINE = (\n")
     for module, line, error in (
         ("mine", 3, "JSONDecodeError: Expecting property name"),
         ("broken", 2, "SyntaxError: '(' was never"),
     ):
-        done = lake(tmp_path, "init", LAKE_PIPELINES=f"{module}:PIPELINE", PYTHONPATH=str(tmp_path))
-        problem, remedy, log = done.stderr.splitlines()
-        named = (
-            f"Error: LAKE_PIPELINES names '{module}:PIPELINE', which fails at {tmp_path / module}.py:{line}: {error}"
-        )
+        done = lake(home, "init", LAKE_PIPELINES=f"{module}:PIPELINE", PYTHONPATH=str(home))
+        problem, remedy, log = done.err.splitlines()
+        named = f"Error: LAKE_PIPELINES names '{module}:PIPELINE', which fails at home/{module}.py:{line}: {error}"
         assert problem.startswith(named)
         assert remedy == "  → Correct the module, then run the command again."
-        assert log == f"  Details: {tmp_path / 'logs' / 'errors.log'}"
-    logged = (tmp_path / "logs" / "errors.log").read_text()
+        assert log == f"  Details: {home / 'logs' / 'errors.log'}"
+    logged = (home / "logs" / "errors.log").read_text()
     assert logged.count("UTC lake init\nTraceback") == 2
     assert "json.decoder.JSONDecodeError" in logged
 
 
-def test_a_home_that_cannot_be_is_two_lines(tmp_path: Path) -> None:
-    (tmp_path / "file").write_text("")
-    done = lake(tmp_path / "file" / "home", "init")
-    assert (done.returncode, done.stdout) == (1, "")
-    assert done.stderr.splitlines() == [
-        f"Error: The folder {tmp_path}/file/home of the catalog cannot be created: Not a directory.",
+def test_a_home_that_cannot_be_is_two_lines(home: Path) -> None:
+    (home / "file").write_text("")
+    done = lake(home / "file" / "home", "init")
+    assert (done.code, done.out) == (1, "")
+    assert done.err.splitlines() == [
+        f"Error: The folder {home}/file/home of the catalog cannot be created: Not a directory.",
         "  → Set LAKE_HOME (or LAKE_CATALOG_URI) to a folder that you may write.",
     ]
 
 
-def test_the_version_is_printed(tmp_path: Path) -> None:
-    version = tomllib.loads((PROJECT / "pyproject.toml").read_text())["project"]["version"]
-    assert lake(tmp_path, "--version").stdout == f"lake-assets {version}\n"
+def test_the_version_is_printed(home: Path) -> None:
+    version = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())["project"]["version"]
+    assert lake(home, "--version").out == f"lake-assets {version}\n"
 
 
 def test_bash_completes_commands_by_the_printed_script(tmp_path: Path) -> None:
@@ -167,26 +171,26 @@ def test_a_completion_script_asks_lake(shell: str) -> None:
     assert f"_LAKE_COMPLETE=complete_{shell}" in done.output
 
 
-def test_status_prints_a_row_for_each_service(tmp_path: Path) -> None:
-    done = lake(tmp_path, "status")
-    heading, *services = done.stdout.splitlines()
+def test_status_prints_a_row_for_each_service(home: Path) -> None:
+    done = lake(home, "status")
+    heading, *services = done.out.splitlines()
     assert heading.split() == ["service", "state", "pid", "port", "MB", "log", "detail"]
     assert services
     assert all(line.split()[1] == "stopped" for line in services)
 
 
 @pytest.mark.parametrize("command", ["status", "up", "backup", "init"])
-def test_a_home_of_a_later_version_is_refused(tmp_path: Path, command: str) -> None:
-    (tmp_path / "tables.json").write_text('{"format": 2, "written_by": "9.9.0"}')
-    done = lake(tmp_path, command)
-    assert done.returncode == 1
-    problem, remedy = done.stderr.splitlines()[-2:]
-    assert problem.endswith(f"The data directory {tmp_path} has format 2, and this version reads formats up to 1.")
+def test_a_home_of_a_later_version_is_refused(home: Path, command: str) -> None:
+    (home / "tables.json").write_text('{"format": 2, "written_by": "9.9.0"}')
+    done = lake(home, command)
+    assert done.code == 1
+    problem, remedy = done.err.splitlines()[-2:]
+    assert problem.endswith(f"The data directory {home} has format 2, and this version reads formats up to 1.")
     assert remedy.startswith("  → Install lake-assets 9.9.0 or a later one.")
-    assert [path.name for path in tmp_path.iterdir() if path.name != "logs"] == ["tables.json"]
+    assert [path.name for path in home.iterdir() if path.name != "logs"] == ["tables.json"]
 
 
-def test_services_of_a_later_version_can_be_stopped(tmp_path: Path) -> None:
-    (tmp_path / "tables.json").write_text('{"format": 2, "written_by": "9.9.0"}')
-    done = lake(tmp_path, "down")
-    assert (done.returncode, done.stdout) == (0, "No service is running.\n")
+def test_services_of_a_later_version_can_be_stopped(home: Path) -> None:
+    (home / "tables.json").write_text('{"format": 2, "written_by": "9.9.0"}')
+    done = lake(home, "down")
+    assert (done.code, done.out) == (0, "No service is running.\n")
