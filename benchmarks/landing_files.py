@@ -15,15 +15,12 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import IO
 
-from lake_assets.landing.files import formats
-from lake_assets.landing.files.checksum import NOTHING, checksum
-from lake_assets.landing.files.entries import SUFFIXES, DataFile, Kind
-from lake_assets.landing.files.records import Record
-from lake_assets.landing.files.zone_folder import Draft
-from lake_assets.landing.manifest.compaction_choice import GroupLimits, select
-from lake_assets.landing.manifest.open_zones import open_zones
-from lake_assets.landing.manifest.zone_writer import ZoneWriter
-from lake_assets.landing.operations.verify import verify
+from lake_assets.landing import formats
+from lake_assets.landing.files import Draft
+from lake_assets.landing.heal import verify
+from lake_assets.landing.operations import GroupLimits, select
+from lake_assets.landing.records import NOTHING, SUFFIXES, DataFile, Kind, Record, checksum
+from lake_assets.landing.zones import ZoneWriter, open_zones
 from lake_assets.settings import Settings
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)

@@ -30,7 +30,7 @@ from lake_assets.incremental.declaration import Pipeline
 from lake_assets.incremental.engine.engine import utc_now
 from lake_assets.incremental.engine.iceberg import create_raw
 from lake_assets.landing.landing_service import LandingService, run
-from lake_assets.landing.loading.progress import read_progress
+from lake_assets.landing.loading import read_progress
 from lake_assets.membership import PIPELINE
 from lake_assets.membership.raw import SIGNUPS
 from lake_assets.services.kafka import kafka

@@ -28,9 +28,9 @@ from lake_assets.connections.catalog import open_catalog
 from lake_assets.engagement.model.kafka_topic import KafkaTopic
 from lake_assets.incremental.declaration import Pipeline
 from lake_assets.incremental.engine.iceberg import create_raw
-from lake_assets.landing.consume.heartbeats import beat
+from lake_assets.landing.kafka import beat
 from lake_assets.landing.landing_service import LandingService
-from lake_assets.landing.manifest.open_zones import open_zones
+from lake_assets.landing.zones import open_zones
 from lake_assets.membership import PIPELINE
 from lake_assets.membership.raw import SIGNUPS
 from lake_assets.services.kafka import kafka

@@ -17,7 +17,7 @@ from lake_assets.incremental.dagster.asset_specs import with_report_links
 from lake_assets.incremental.dagster.assets import incremental_definitions
 from lake_assets.incremental.engine.engine import utc_now
 from lake_assets.incremental.from_settings import open_pipeline
-from lake_assets.landing.consume.messages import feeds
+from lake_assets.landing.messages import feeds
 from lake_assets.resources import lake_resources
 from lake_assets.serving.sources import metrics_sources, pipeline_sources
 from lake_assets.settings import Settings, settings
@@ -43,7 +43,7 @@ def declared(chosen: Settings) -> dg.Definitions:
     sources = pipeline_sources(pipeline)
     if installed("landing"):
         from lake_assets.engagement.dagster.assets import engagement_definitions
-        from lake_assets.landing.dagster.assets import landing_definitions, with_landed_tables
+        from lake_assets.landing.dagster import landing_definitions, with_landed_tables
 
         topics = feeds(pipeline, prefix=chosen.landing_prefix, max_bytes=chosen.landing_message_bytes)
         found[0] = with_landed_tables(found[0], topics)

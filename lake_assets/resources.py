@@ -41,7 +41,7 @@ def lake_resources(chosen: Settings | None = None, **fields: str) -> dict[str, A
         f"{LAKE}_serving": ServingResource,
     }
     if installed("landing"):
-        from lake_assets.landing.dagster.resource import LandingResource
+        from lake_assets.landing.dagster import LandingResource
 
         kinds[f"{LAKE}_landing"] = LandingResource
     found = {key: kind(**fields) if chosen is None else kind.of(chosen) for key, kind in kinds.items()}

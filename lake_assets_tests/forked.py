@@ -35,7 +35,7 @@ FORKED.set_forkserver_preload(
         "lake_assets.incremental.from_settings",
         "lake_assets.incremental.sql.analysis",
         "lake_assets.incremental.sql.folder",
-        "lake_assets.landing.loading.loader",
+        "lake_assets.landing.loading",
         "lake_assets.pages.report",
         "rich.columns",
         "rich.markdown",

@@ -24,8 +24,8 @@ from lake_assets.incremental.dagster.watch.watch_sensors import watch_definition
 from lake_assets.incremental.declaration import Pipeline
 from lake_assets.incremental.operations.alerts import Webhook
 from lake_assets.incremental.sql.files import StoredColumns, columns_file, fingerprint, write_columns
-from lake_assets.landing.consume.messages import feed_of, feeds
-from lake_assets.landing.dagster.assets import landing_definitions
+from lake_assets.landing.dagster import landing_definitions
+from lake_assets.landing.messages import feed_of, feeds
 from lake_assets.serving.dagster import serving_definitions
 from lake_assets.settings import PROJECT, Settings
 from lake_assets_tests.doors.lake_door import LakeDoor

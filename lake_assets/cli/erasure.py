@@ -15,7 +15,7 @@ from lake_assets.errors import UsageError
 from lake_assets.pages.terminal.render import render
 
 if TYPE_CHECKING:
-    from lake_assets.landing.erasure.erase import LandedErasure
+    from lake_assets.landing.erasure import LandedErasure
 
 erasure = typer.Typer(help="Check that an erased id is in no file.", no_args_is_help=True)
 

@@ -21,11 +21,11 @@ if TYPE_CHECKING:
     from lake_assets.incremental.engine.engine import Engine
     from lake_assets.incremental.erasure.certificate import FileSource
     from lake_assets.incremental.erasure.erase import Elsewhere
-    from lake_assets.landing.consume.messages import Feed
-    from lake_assets.landing.erasure.erase import LandedErasure
+    from lake_assets.landing.erasure import LandedErasure
     from lake_assets.landing.landing_service import LandingService
-    from lake_assets.landing.loading.loader import Loaded
-    from lake_assets.landing.tailing.zone_tailer import ZoneTailer
+    from lake_assets.landing.loading import Loaded
+    from lake_assets.landing.messages import Feed
+    from lake_assets.landing.zone_tailer import ZoneTailer
 
 MILLISECONDS = 1000
 
@@ -40,7 +40,7 @@ def init(partitions: Partitions = 4) -> None:
     """
     from lake_assets.engagement.model.kafka_topic import KafkaTopic
     from lake_assets.incremental.engine.iceberg import create_raw
-    from lake_assets.landing.topics.retention import Retention
+    from lake_assets.landing.state import Retention
 
     service = _open_service_with_feeds()
     for feed in service.feeds:
@@ -147,7 +147,7 @@ def load() -> None:
 @landing.command()
 def page(out: OutputFile = None) -> None:
     """Write one HTML page that draws the files of both zones by partition and offset, with their verdicts."""
-    from lake_assets.landing.loading.progress import progress_of
+    from lake_assets.landing.loading import progress_of
     from lake_assets.pages import landing_files as drawing
     from lake_assets.pages.page import write
 
@@ -165,8 +165,8 @@ def status(as_json: AsJson = False) -> None:
     The exit code is 1 if something is wrong: a partition has stopped, a zone is gone or behind, files differ, or too
     many messages are dead letters.
     """
-    from lake_assets.landing.manifest.status import status
-    from lake_assets.landing.topics.ledger import Ledger
+    from lake_assets.landing.manifest import status
+    from lake_assets.landing.state import Ledger
     from lake_assets.pages.terminal import landing as views
 
     manifest = open_zones()[0].manifest
@@ -192,7 +192,7 @@ def policy(
     ] = None,
 ) -> None:
     """Change when files of TOPIC are closed, from the same offsets on in both zones. Omitted limits do not change."""
-    from lake_assets.landing.manifest.shared_state import SharedState
+    from lake_assets.landing.state import SharedState
 
     limits = {}
     if messages is not None:
@@ -224,7 +224,7 @@ def erase_landed_files(done: list[LandedErasure]) -> Elsewhere:
     """Return the part of `lake erase` that erases from landed files. done: receives what it did."""
     from lake_assets.incremental.engine.engine import utc_now
     from lake_assets.incremental.from_settings import open_pipeline
-    from lake_assets.landing.erasure.erase import erases_landed
+    from lake_assets.landing.erasure import erases_landed
 
     return erases_landed(settings(), open_pipeline(settings()), utc_now, report=done.append)
 
@@ -232,7 +232,7 @@ def erase_landed_files(done: list[LandedErasure]) -> Elsewhere:
 def request_erasure(engine: Engine, subject: str, value: str, now: datetime) -> None:
     """Record an erasure for landed files, before anything is deleted: what is sent from then on stays."""
     from lake_assets.incremental.engine.erasures import Erasure
-    from lake_assets.landing.erasure.erase import request_erasure
+    from lake_assets.landing.erasure import request_erasure
 
     engine.pipeline.subject(subject)
     engine.erasures.rows()  # checks the key
@@ -244,7 +244,7 @@ def request_erasure(engine: Engine, subject: str, value: str, now: datetime) -> 
 
 def searched_folder() -> FileSource:
     """Return the landed files that `lake erasure certify` searches."""
-    from lake_assets.landing.erasure.certificate import landed_folder
+    from lake_assets.landing.erasure import landed_folder
 
     return landed_folder(settings())
 
@@ -282,7 +282,7 @@ def _open_service_with_feeds() -> LandingService:
 
 def _declared_feeds() -> tuple[Feed, ...]:
     from lake_assets.incremental.from_settings import open_pipeline
-    from lake_assets.landing.consume.messages import TO_HAVE_FEEDS, feeds
+    from lake_assets.landing.messages import TO_HAVE_FEEDS, feeds
 
     found = settings()
     declared = feeds(open_pipeline(found), prefix=found.landing_prefix, max_bytes=found.landing_message_bytes)

@@ -18,11 +18,10 @@ from lake_assets.settings import settings
 
 if TYPE_CHECKING:
     from lake_assets.incremental.operations.health import Problem
-    from lake_assets.landing.consume.deletions import Scrub
-    from lake_assets.landing.consume.messages import Feed
-    from lake_assets.landing.files.sharding import DistinctId
     from lake_assets.landing.landing_service import LandingService
-    from lake_assets.landing.manifest.zone_writer import ZoneWriter
+    from lake_assets.landing.messages import Feed, Scrub
+    from lake_assets.landing.records import DistinctId
+    from lake_assets.landing.zones import ZoneWriter
 
 CORES = os.cpu_count() or 1
 BYTES_PER_MB = 1 << 20
@@ -44,7 +43,7 @@ def accept(topic: Topic) -> None:
     Records which offsets are lost to which zone, and copies the files that only one zone has. The zones continue when
     they start again.
     """
-    from lake_assets.landing.operations.accept import accept
+    from lake_assets.landing.accept import accept
     from lake_assets.pages.terminal import landing as views
 
     for line in views.accepted(topic, accept(open_zones(), kafka_servers(), topic, now=datetime.now(UTC))):
@@ -66,8 +65,8 @@ def dead_letters(
     They stay in the files of both zones. If too many messages are dead letters (LAKE_LANDING_DEAD_LETTER_SHARE),
     complete-through of the raw table stands still until they are landed again or accepted.
     """
-    from lake_assets.landing.consume.messages import feed_of
-    from lake_assets.landing.loading import dead_letters
+    from lake_assets.landing import dead_letters
+    from lake_assets.landing.messages import feed_of
     from lake_assets.pages.terminal import landing as views
 
     if land_again and accept:
@@ -109,7 +108,7 @@ def repair() -> None:
 
     The exit code is 1 if something could not be mended.
     """
-    from lake_assets.landing.operations.repair import repair
+    from lake_assets.landing.heal import repair
     from lake_assets.pages.terminal import landing as views
 
     deadline = timedelta(seconds=settings().landing_deadline_seconds)
@@ -131,8 +130,7 @@ def verify(
     Findings of one cause are summed up, with the command that mends them; --json has each. The exit code is 1 if a
     check fails.
     """
-    from lake_assets.landing.operations.coverage_checks import Finding
-    from lake_assets.landing.operations.verify import verify
+    from lake_assets.landing.heal import Finding, verify
     from lake_assets.pages.terminal import landing as views
 
     writers = open_zones(zones)
@@ -168,7 +166,7 @@ def reshard(
     Files that land later come to SHARDS shards by the next call, or by `lake landing compact`.
     """
     from lake_assets.incremental.engine.engine import utc_now
-    from lake_assets.landing.operations.reshard import reshard_all
+    from lake_assets.landing.reshard import reshard_all
 
     writers = open_zones(zones)
     distinct_id = _feed(topic).distinct_id_of
@@ -194,9 +192,9 @@ def scrub(
     What is sent later stays. The same request again continues where it ended, and then does nothing.
     """
     from lake_assets.base.hours import milliseconds
-    from lake_assets.landing.erasure.erase import cut_of
-    from lake_assets.landing.manifest.shared_state import DeletionRequest, SharedState
-    from lake_assets.landing.operations.scrub import remove_unscrubbed, scrub
+    from lake_assets.landing.erasure import cut_of
+    from lake_assets.landing.operations import remove_unscrubbed, scrub
+    from lake_assets.landing.state import DeletionRequest, SharedState
 
     writers = open_zones(zones)
     by = _scrub_by(topic)
@@ -226,11 +224,9 @@ def compact(
 ) -> None:
     """Merge verified files into columnar files, the same ones in both zones, and remove old replaced files."""
     from lake_assets.incremental.engine.engine import utc_now
-    from lake_assets.landing.manifest.compaction_choice import GroupLimits
-    from lake_assets.landing.manifest.status import shards_of, topics_of
-    from lake_assets.landing.operations.compact import merge, to_columns
-    from lake_assets.landing.operations.reshard import bring_to_its_shards
-    from lake_assets.landing.operations.sweep import sweep
+    from lake_assets.landing.manifest import shards_of, topics_of
+    from lake_assets.landing.operations import GroupLimits, merge, sweep, to_columns
+    from lake_assets.landing.reshard import bring_to_its_shards
 
     limits = GroupLimits(max_files, max_mb * BYTES_PER_MB)
     writers = open_zones(zones)
@@ -256,7 +252,7 @@ def _distinct_id_of(topic: str) -> DistinctId:
 @quarantine.command("list")
 def list_quarantined(as_json: AsJson = False) -> None:
     """List the files in quarantine, and how they differ from the files of the other zone."""
-    from lake_assets.landing.operations.quarantine import quarantined
+    from lake_assets.landing.heal import quarantined
     from lake_assets.pages.terminal import landing as views
 
     render(quarantined(open_zones()[0].manifest), views.QUARANTINED, as_json=as_json)
@@ -265,7 +261,7 @@ def list_quarantined(as_json: AsJson = False) -> None:
 @quarantine.command()
 def release(zone: ZoneName, file: FileName) -> None:
     """Accept FILE of ZONE as the right one. The file of the other zone is quarantined instead."""
-    from lake_assets.landing.operations.quarantine import decide
+    from lake_assets.landing.heal import decide
 
     others = decide(open_zones(), zone, file, "release", now=datetime.now(UTC))
     typer.echo(f"{file} of zone {zone} is verified.")
@@ -276,7 +272,7 @@ def release(zone: ZoneName, file: FileName) -> None:
 @quarantine.command()
 def discard(zone: ZoneName, file: FileName) -> None:
     """Remove FILE of ZONE, which is in quarantine, provisional or damaged. The zone lands its offsets again."""
-    from lake_assets.landing.operations.quarantine import decide
+    from lake_assets.landing.heal import decide
 
     decide(open_zones(), zone, file, "discard", now=datetime.now(UTC))
     typer.echo(f"{file} of zone {zone} is removed. The zone lands its offsets again when it starts the next time.")
@@ -287,8 +283,8 @@ def landing_problems(*, ask_kafka: bool = True) -> list[Problem]:
     from lake_assets.connections.addresses import kafka_address
     from lake_assets.connections.catalog import is_blank, open_catalog
     from lake_assets.incremental.from_settings import open_pipeline
-    from lake_assets.landing.consume.messages import feeds
-    from lake_assets.landing.operations.problems import problems
+    from lake_assets.landing.messages import feeds
+    from lake_assets.landing.problems import problems
 
     found = settings()
     declared: tuple[Feed, ...] = ()
@@ -319,21 +315,21 @@ def open_service() -> LandingService:
 
 def open_zones(names: list[str] | None = None) -> list[ZoneWriter]:
     """Open the writers of zones. names: all zones if None or empty. Raises `UsageError` for an unknown zone."""
-    from lake_assets.landing.manifest.open_zones import open_zones
+    from lake_assets.landing.zones import open_zones
 
     return open_zones(settings(), names or ())
 
 
 def _scrub_by(topic: str) -> Scrub:
     """Return the scrub that finds records by their distinct id, as erasures do."""
-    from lake_assets.landing.tailing.open_tailer import scrub_by
+    from lake_assets.landing.zone_tailer import scrub_by
 
     return scrub_by(settings(), _feed(topic))
 
 
 def _feed(topic: str) -> Feed:
     from lake_assets.incremental.from_settings import open_pipeline
-    from lake_assets.landing.consume.messages import feed_of, feeds
+    from lake_assets.landing.messages import feed_of, feeds
 
     found = settings()
     return feed_of(feeds(open_pipeline(found), prefix=found.landing_prefix), topic)

@@ -12,10 +12,8 @@ from lake_assets.demo.home import prepare_home
 from lake_assets.demo.output import check, console, headline
 from lake_assets.demo.services import expect_command
 from lake_assets.incremental.engine.iceberg import load
-from lake_assets.landing.files.checksum import Checksum
-from lake_assets.landing.files.entries import DataFile
-from lake_assets.landing.files.offset_ranges import merged_ranges
-from lake_assets.landing.manifest.compaction_choice import GroupLimits, select
+from lake_assets.landing.operations import GroupLimits, select
+from lake_assets.landing.records import Checksum, DataFile, merged_ranges
 from lake_assets.membership.raw import RAW, SIGNUPS
 from lake_assets.services.stack import lake_services
 

@@ -32,13 +32,13 @@ from lake_assets.incremental.engine import iceberg
 from lake_assets.incremental.engine.model import NoSession
 from lake_assets.incremental.from_settings import open_engine
 from lake_assets.incremental.operations import verify
-from lake_assets.landing.loading.progress import BATCH_PREFIX
-from lake_assets.landing.manifest.schema import ALL_VERDICTS
+from lake_assets.landing.loading import BATCH_PREFIX
+from lake_assets.landing.manifest import ALL_VERDICTS
 
 if TYPE_CHECKING:
     from lake_assets.demo.membership_oracle import Row
     from lake_assets.incremental.declaration import Target
-    from lake_assets.landing.consume.messages import Feed
+    from lake_assets.landing.messages import Feed
     from lake_assets.settings import Settings
 
 SIGNUP_FACT = "core.signup_fact"

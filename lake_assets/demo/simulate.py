@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from lake_assets.demo.engagement_simulator import send
 from lake_assets.demo.membership_simulator import heartbeats, messages
-from lake_assets.landing.consume.heartbeats import beat
+from lake_assets.landing.kafka import beat
 
 if TYPE_CHECKING:
     from lake_assets.demo.membership_simulator import Landing

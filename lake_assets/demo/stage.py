@@ -13,9 +13,9 @@ from lake_assets.demo.output import console
 from lake_assets.demo.services import run_command
 from lake_assets.demo.simulate import close_files, send_landing
 from lake_assets.engagement.model.kafka_topic import KafkaTopic
-from lake_assets.landing.consume.messages import feed_of
-from lake_assets.landing.files.sharding import parse_shard
 from lake_assets.landing.landing_service import LandingService, run_once
+from lake_assets.landing.messages import feed_of
+from lake_assets.landing.records import parse_shard
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -23,9 +23,9 @@ if TYPE_CHECKING:
     from lake_assets.demo.membership_simulator import Landing
     from lake_assets.incremental.engine.engine import Engine
     from lake_assets.incremental.engine.session_log import SessionRecord
-    from lake_assets.landing.loading.loader import Loaded
-    from lake_assets.landing.manifest.schema import Entry
-    from lake_assets.landing.manifest.zone_writer import ZoneWriter
+    from lake_assets.landing.loading import Loaded
+    from lake_assets.landing.manifest import Entry
+    from lake_assets.landing.zones import ZoneWriter
     from lake_assets.settings import Settings
 
 PARTITIONS = 2

@@ -1,7 +1,10 @@
 """Landing: messages of Kafka, through two independent zones of checked files, into raw tables.
 
-Folders, each of which may import those before it: files, manifest, consume, topics, repair, then tailing, operations,
-loading and erasure, then dagster. `landing_service` runs all of them, and `read` shows the rows that have landed.
+What a file is: `records`, `formats`, `files`, `cutover`. Which files there are: `coverage`, `manifest`, `state`,
+`zones`. How they come to be: `messages`, `kafka`, `tail`, `zone_tailer`. What is done with them: `operations`,
+`reshard`, `heal`, `accept`, `erasure`. How they become rows: `loading`, `dead_letters`. `landing_service` and
+`continuous` run all of them, `problems` tells what is wrong, `reading` shows the rows that have landed, and `dagster`
+shows it all in Dagster.
 """
 
 from __future__ import annotations

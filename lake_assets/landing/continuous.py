@@ -13,16 +13,15 @@ from datetime import datetime, timedelta
 from typing import TYPE_CHECKING
 
 from lake_assets.errors import LakeError
-from lake_assets.landing.consume.kafka_reader import existing_partitions
-from lake_assets.landing.consume.messages import Feed
-from lake_assets.landing.manifest.open_zones import open_zones
-from lake_assets.landing.tailing.open_tailer import open_tailer
-from lake_assets.landing.tailing.zone_lock import locked_zone
-from lake_assets.landing.tailing.zone_tailer import Alarm
+from lake_assets.landing.kafka import existing_partitions
+from lake_assets.landing.messages import Feed
+from lake_assets.landing.zone_tailer import Alarm, open_tailer
+from lake_assets.landing.zones import locked_zone, open_zones
 from lake_assets.settings import Settings
 
 if TYPE_CHECKING:
     from lake_assets.landing.landing_service import LandingService, OnLoaded
+
 
 STARTED = "Landing has started"
 """Begins the line that a process prints when it is connected."""

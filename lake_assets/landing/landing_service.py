@@ -12,16 +12,12 @@ from pyiceberg.catalog import Catalog
 
 from lake_assets.incremental.declaration import Pipeline
 from lake_assets.incremental.engine.erasures import Erasures, erasure_key
-from lake_assets.landing.consume.heartbeats import HeartbeatSender
-from lake_assets.landing.consume.kafka_reader import partitions
-from lake_assets.landing.consume.messages import Feed, feeds
-from lake_assets.landing.loading.loader import Loaded, Loader
-from lake_assets.landing.manifest.open_zones import open_zones
-from lake_assets.landing.manifest.store import Manifest
-from lake_assets.landing.manifest.zone_writer import ZoneWriter
-from lake_assets.landing.tailing.open_tailer import open_tailer
-from lake_assets.landing.tailing.zone_lock import locked_zone
-from lake_assets.landing.tailing.zone_tailer import READ_AT_ONCE, Alarm, ZoneTailer, ignore_alarm
+from lake_assets.landing.kafka import HeartbeatSender, partitions
+from lake_assets.landing.loading import Loaded, Loader
+from lake_assets.landing.manifest import Manifest
+from lake_assets.landing.messages import Feed, feeds
+from lake_assets.landing.zone_tailer import READ_AT_ONCE, Alarm, ZoneTailer, ignore_alarm, open_tailer
+from lake_assets.landing.zones import ZoneWriter, locked_zone, open_zones
 from lake_assets.settings import Settings
 
 OnLoaded = Callable[[Loaded], None]

@@ -7,16 +7,14 @@ from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from lake_assets.base.hours import from_milliseconds
-from lake_assets.landing.consume.messages import feed_of, feeds
-from lake_assets.landing.files.entries import DataFile, identity_of
-from lake_assets.landing.files.records import Record
-from lake_assets.landing.files.zone_folder import Zone, sound_records
-from lake_assets.landing.manifest.open_zones import open_zones
-from lake_assets.landing.manifest.schema import files_of
-from lake_assets.landing.manifest.shared_state import SharedState
-from lake_assets.landing.manifest.store import has_landed
-from lake_assets.landing.tailing.open_files import open_records
-from lake_assets.landing.tailing.open_tailer import scrub_by
+from lake_assets.landing.files import Zone, sound_records
+from lake_assets.landing.manifest import files_of, has_landed
+from lake_assets.landing.messages import feed_of, feeds
+from lake_assets.landing.records import DataFile, Record, identity_of
+from lake_assets.landing.state import SharedState
+from lake_assets.landing.tail import open_records
+from lake_assets.landing.zone_tailer import scrub_by
+from lake_assets.landing.zones import open_zones
 
 if TYPE_CHECKING:
     from lake_assets.incremental.declaration import Pipeline

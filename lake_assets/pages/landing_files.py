@@ -12,8 +12,8 @@ from datetime import datetime
 from functools import cached_property
 from itertools import chain
 
-from lake_assets.landing.files.sharding import parse_shard
-from lake_assets.landing.manifest.schema import Entry
+from lake_assets.landing.manifest import Entry
+from lake_assets.landing.records import parse_shard
 from lake_assets.pages.page import render_plain
 
 TEMPLATE = "landing_files.html"

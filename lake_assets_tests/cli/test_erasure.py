@@ -18,8 +18,7 @@ from lake_assets.cli.main import app
 from lake_assets.errors import ErasureStopped
 from lake_assets.incremental.engine.engine import utc_now
 from lake_assets.incremental.engine.erasures import Erasures
-from lake_assets.landing.files.records import Record
-from lake_assets.landing.files.sharding import Shard
+from lake_assets.landing.records import Record, Shard
 from lake_assets.settings import Settings, settings
 from lake_assets_tests.incremental.scenario import landed
 from lake_assets_tests.landing.scenario import TOPIC, Landed

@@ -11,9 +11,9 @@ from typer.testing import CliRunner, Result
 
 from lake_assets.cli.landing import landing
 from lake_assets.errors import FilesDiffer, LakeError
-from lake_assets.landing.files.cutover import Policy
-from lake_assets.landing.files.records import Record
-from lake_assets.landing.manifest.shared_state import SharedState
+from lake_assets.landing.cutover import Policy
+from lake_assets.landing.records import Record
+from lake_assets.landing.state import SharedState
 from lake_assets.settings import Settings, settings
 from lake_assets_tests.landing.scenario import Landed
 

@@ -11,7 +11,7 @@ from pydantic import SecretStr
 from lake_assets.connections.kafka import client, java_properties, librdkafka_properties, spark_options
 from lake_assets.engagement.model.kafka_topic import KafkaTopic
 from lake_assets.errors import ConfigurationError, ServiceError
-from lake_assets.landing.consume.kafka_reader import partitions
+from lake_assets.landing.kafka import partitions
 from lake_assets.services.kafka import kafka as kafka_service
 from lake_assets.services.service import accepts, free_port, running
 from lake_assets.settings import Settings, settings

@@ -15,8 +15,7 @@ from lake_assets.connections.spark import open_spark
 from lake_assets.incremental.engine.erasures import erasure_key
 from lake_assets.incremental.engine.iceberg import load
 from lake_assets.incremental.operations.health import problems
-from lake_assets.landing.manifest.status import topics_of
-from lake_assets.landing.manifest.store import open_manifest
+from lake_assets.landing.manifest import open_manifest, topics_of
 from lake_assets.membership import PIPELINE
 from lake_assets.settings import Settings, settings
 from lake_assets_tests.incremental.scenario import START, Lake, signup

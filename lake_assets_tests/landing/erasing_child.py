@@ -6,7 +6,7 @@ from datetime import datetime
 from functools import partial
 
 from lake_assets.incremental.engine.erasures import Erasure, KeyedHash, erasure_key
-from lake_assets.landing.erasure.erase import LandedErasure, erase_landed
+from lake_assets.landing.erasure import LandedErasure, erase_landed
 from lake_assets.membership import PIPELINE
 from lake_assets.settings import Settings, settings
 from lake_assets_tests.landing.scenario import NOW

@@ -16,10 +16,9 @@ from pathlib import Path
 import sqlalchemy as sa
 
 from lake_assets.errors import LakeError
-from lake_assets.landing.files.entries import DataFile
-from lake_assets.landing.manifest.file_rows import FileRows
-from lake_assets.landing.manifest.schema import DELETIONS, RANGES
-from lake_assets.landing.operations.sweep import sweep
+from lake_assets.landing.manifest import DELETIONS, RANGES, FileRows
+from lake_assets.landing.operations import sweep
+from lake_assets.landing.records import DataFile
 from lake_assets.settings import PROJECT, Settings
 from lake_assets_tests.landing.scenario import DEADLINE, NOW, WHOLE, Landed, sent
 from lake_assets_tests.outcomes import Outcomes, table

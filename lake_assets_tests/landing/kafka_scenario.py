@@ -18,18 +18,16 @@ from lake_assets.demo.membership_simulator import Landing, heartbeats, messages
 from lake_assets.engagement.model.kafka_topic import KafkaTopic
 from lake_assets.incremental.engine.erasures import Erasures
 from lake_assets.incremental.engine.iceberg import create_raw, load
-from lake_assets.landing.consume.heartbeats import beat
-from lake_assets.landing.consume.kafka_reader import partitions
-from lake_assets.landing.consume.messages import feeds
-from lake_assets.landing.files.cutover import Policy
-from lake_assets.landing.files.sharding import parse_shard
-from lake_assets.landing.files.zone_folder import Zone
-from lake_assets.landing.loading.loader import Loaded, Loader
-from lake_assets.landing.manifest.store import open_manifest
-from lake_assets.landing.manifest.zone_writer import ZoneWriter
-from lake_assets.landing.tailing.delivery import Delivery
-from lake_assets.landing.tailing.tailer import Closed
-from lake_assets.landing.tailing.zone_tailer import ZoneTailer
+from lake_assets.landing.cutover import Policy
+from lake_assets.landing.files import Zone
+from lake_assets.landing.kafka import beat, partitions
+from lake_assets.landing.loading import Loaded, Loader
+from lake_assets.landing.manifest import open_manifest
+from lake_assets.landing.messages import feeds
+from lake_assets.landing.records import parse_shard
+from lake_assets.landing.tail import Closed, Delivery
+from lake_assets.landing.zone_tailer import ZoneTailer
+from lake_assets.landing.zones import ZoneWriter
 from lake_assets.membership import PIPELINE
 from lake_assets.membership.raw import RAW
 from lake_assets.settings import Settings, settings

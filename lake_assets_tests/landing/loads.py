@@ -13,11 +13,11 @@ from lake_assets.base.failpoints import EXIT_CODE
 from lake_assets.connections.catalog import open_catalog
 from lake_assets.incremental.engine.erasures import Erasure, Erasures
 from lake_assets.incremental.engine.iceberg import create_raw, load
-from lake_assets.landing.consume.messages import feed_of, feeds
-from lake_assets.landing.files.records import Record
-from lake_assets.landing.loading.loader import Loader
-from lake_assets.landing.manifest.open_zones import open_zones
-from lake_assets.landing.manifest.store import open_manifest
+from lake_assets.landing.loading import Loader
+from lake_assets.landing.manifest import open_manifest
+from lake_assets.landing.messages import feed_of, feeds
+from lake_assets.landing.records import Record
+from lake_assets.landing.zones import open_zones
 from lake_assets.membership import PIPELINE
 from lake_assets.settings import Settings, settings
 from lake_assets_tests.landing.scenario import NOW, TOPIC

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from lake_assets.landing.files.checksum import Checksum
-from lake_assets.landing.files.entries import DataFile
-from lake_assets.landing.files.records import Record
+from lake_assets.landing.records import Checksum, DataFile, Record
 
 
 def file(name: str, ranges: dict[int, tuple[int, int]], *, size: int = 1, deletions: Iterable[str] = ()) -> DataFile:

@@ -17,18 +17,17 @@ from lake_assets.engagement.model.kafka_topic import KafkaTopic
 from lake_assets.errors import ServiceError
 from lake_assets.incremental.engine.erasures import Erasures
 from lake_assets.incremental.engine.iceberg import create_raw, load
-from lake_assets.landing.consume.messages import Feed
-from lake_assets.landing.consume.topic_state import topic_ids
-from lake_assets.landing.files.cutover import Policy
-from lake_assets.landing.files.entries import DataFile
-from lake_assets.landing.files.zone_folder import Zone
-from lake_assets.landing.loading.loader import Loader
-from lake_assets.landing.manifest.store import open_manifest
-from lake_assets.landing.manifest.zone_writer import ZoneWriter
-from lake_assets.landing.operations.coverage_checks import Finding
-from lake_assets.landing.operations.verify import verify
-from lake_assets.landing.tailing.delivery import Delivery
-from lake_assets.landing.tailing.zone_tailer import ZoneTailer
+from lake_assets.landing.cutover import Policy
+from lake_assets.landing.files import Zone
+from lake_assets.landing.heal import Finding, verify
+from lake_assets.landing.kafka import topic_ids
+from lake_assets.landing.loading import Loader
+from lake_assets.landing.manifest import open_manifest
+from lake_assets.landing.messages import Feed
+from lake_assets.landing.records import DataFile
+from lake_assets.landing.tail import Delivery
+from lake_assets.landing.zone_tailer import ZoneTailer
+from lake_assets.landing.zones import ZoneWriter
 from lake_assets.membership.raw import SIGNUPS
 from lake_assets.settings import Settings
 

@@ -7,24 +7,15 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 
 from lake_assets.base.failpoints import EXIT_CODE
-from lake_assets.landing.consume.deletions import Scrub
-from lake_assets.landing.files.checksum import Checksum, checksum
-from lake_assets.landing.files.entries import DataFile
-from lake_assets.landing.files.records import Record
-from lake_assets.landing.files.sharding import Shard, shards
-from lake_assets.landing.files.zone_folder import Zone
-from lake_assets.landing.manifest.compaction_choice import GroupLimits
-from lake_assets.landing.manifest.file_rows import FileRows
-from lake_assets.landing.manifest.schema import ALL_STAGES, Verdict
-from lake_assets.landing.manifest.shared_state import DeletionRequest, SharedState
-from lake_assets.landing.manifest.store import Manifest, open_manifest
-from lake_assets.landing.manifest.zone_writer import ZoneWriter
-from lake_assets.landing.operations.compact import merge, to_columns
-from lake_assets.landing.operations.coverage_checks import Finding
-from lake_assets.landing.operations.reshard import reshard
-from lake_assets.landing.operations.scrub import scrub
-from lake_assets.landing.operations.sweep import sweep
-from lake_assets.landing.operations.verify import verify
+from lake_assets.landing.files import Zone
+from lake_assets.landing.heal import Finding, verify
+from lake_assets.landing.manifest import ALL_STAGES, FileRows, Manifest, Verdict, open_manifest
+from lake_assets.landing.messages import Scrub
+from lake_assets.landing.operations import GroupLimits, merge, scrub, sweep, to_columns
+from lake_assets.landing.records import Checksum, DataFile, Record, Shard, checksum, shards
+from lake_assets.landing.reshard import reshard
+from lake_assets.landing.state import DeletionRequest, SharedState
+from lake_assets.landing.zones import ZoneWriter
 from lake_assets.settings import Settings, settings
 from lake_assets_tests.landing.made import key_of, record
 from lake_assets_tests.processes import Child, environment

@@ -17,26 +17,17 @@ import pytest
 
 from lake_assets.base import failpoints
 from lake_assets.base.failpoints import FILE_POINTS, TAILING_POINTS
-from lake_assets.landing.consume.deletions import Scrub
-from lake_assets.landing.consume.kafka_reader import Place
-from lake_assets.landing.consume.messages import Feed
-from lake_assets.landing.files.cutover import Policy, cut
-from lake_assets.landing.files.entries import DataFile
-from lake_assets.landing.files.records import Record
-from lake_assets.landing.files.sharding import parse_shard
-from lake_assets.landing.manifest.index_rows import begun_offsets
-from lake_assets.landing.manifest.schema import ALL_STAGES, files_of
-from lake_assets.landing.manifest.shared_state import SharedState
-from lake_assets.landing.manifest.status import shards_of
-from lake_assets.landing.operations.compact import merge, to_columns
-from lake_assets.landing.operations.quarantine import decide
-from lake_assets.landing.operations.reshard import reshard
-from lake_assets.landing.operations.scrub import remove_unscrubbed, scrub
-from lake_assets.landing.operations.sweep import sweep
-from lake_assets.landing.tailing.delivery import Delivery
-from lake_assets.landing.tailing.refetch import _belongs_to, missing_files
-from lake_assets.landing.tailing.starts import starts_of
-from lake_assets.landing.tailing.tailer import Tail
+from lake_assets.landing.cutover import Policy, cut
+from lake_assets.landing.heal import decide
+from lake_assets.landing.kafka import Place
+from lake_assets.landing.manifest import ALL_STAGES, begun_offsets, files_of, shards_of
+from lake_assets.landing.messages import Feed, Scrub
+from lake_assets.landing.operations import merge, remove_unscrubbed, scrub, sweep, to_columns
+from lake_assets.landing.records import DataFile, Record, parse_shard
+from lake_assets.landing.reshard import reshard
+from lake_assets.landing.state import SharedState
+from lake_assets.landing.tail import Delivery, Tail, starts_of
+from lake_assets.landing.zone_tailer import _belongs_to, missing_files
 from lake_assets.membership.raw import SIGNUPS
 from lake_assets.settings import Settings
 from lake_assets_tests.landing.loads import signup

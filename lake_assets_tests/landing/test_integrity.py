@@ -14,14 +14,12 @@ from typer.testing import CliRunner
 from lake_assets.base import failpoints
 from lake_assets.cli.landing import landing
 from lake_assets.errors import FileDamaged, IntakeIncomplete
-from lake_assets.landing.consume.kafka_reader import Reader
-from lake_assets.landing.files.records import Record
-from lake_assets.landing.manifest.schema import EPOCHS
-from lake_assets.landing.operations.compact import to_columns
-from lake_assets.landing.operations.quarantine import decide
-from lake_assets.landing.operations.sweep import sweep
-from lake_assets.landing.tailing.delivery import Delivery
-from lake_assets.landing.tailing.tailer import Closed
+from lake_assets.landing.heal import decide
+from lake_assets.landing.kafka import Reader
+from lake_assets.landing.manifest import EPOCHS
+from lake_assets.landing.operations import sweep, to_columns
+from lake_assets.landing.records import Record
+from lake_assets.landing.tail import Closed, Delivery
 from lake_assets.settings import Settings, settings
 from lake_assets_tests.landing.kafka_scenario import Landings
 from lake_assets_tests.landing.one_topic import PATIENCE_SECONDS, SENT_MS, OneTopic, named

@@ -15,14 +15,12 @@ from lake_assets.connections.catalog import open_catalog
 from lake_assets.errors import ColumnMismatch, FileDamaged
 from lake_assets.incremental.engine import iceberg
 from lake_assets.incremental.engine.complete import declare_complete
-from lake_assets.landing.consume.idle_spans import IdleSpan, record_idle
-from lake_assets.landing.consume.messages import HEARTBEAT
-from lake_assets.landing.files.entries import DataFile
-from lake_assets.landing.files.records import Record
-from lake_assets.landing.files.sharding import Shard
-from lake_assets.landing.files.zone_folder import Zone
-from lake_assets.landing.loading.progress import HEARTBEATS, MAX_AHEAD
-from lake_assets.landing.operations.reshard import reshard
+from lake_assets.landing.files import Zone
+from lake_assets.landing.loading import HEARTBEATS, MAX_AHEAD
+from lake_assets.landing.messages import HEARTBEAT
+from lake_assets.landing.records import DataFile, Record, Shard
+from lake_assets.landing.reshard import reshard
+from lake_assets.landing.state import IdleSpan, record_idle
 from lake_assets.membership import PIPELINE
 from lake_assets.settings import Settings
 from lake_assets_tests.landing.loads import FEED, die, loader, rows, signup
@@ -64,7 +62,7 @@ def test_who_is_overtaken_between_reading_and_staging_begins_anew(landed: Landed
 def test_a_batch_that_ends_within_a_file_leaves_the_rest_to_the_next(
     landed: Landed, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("lake_assets.landing.loading.loader.MAX_OFFSETS", 2)
+    monkeypatch.setattr("lake_assets.landing.loading.MAX_OFFSETS", 2)
     for first in (0, 3):
         land(landed, first)
     batches = list(loader(landed.settings).load())

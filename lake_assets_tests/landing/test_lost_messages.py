@@ -13,12 +13,11 @@ from typer.testing import CliRunner
 
 from lake_assets.cli.landing import landing
 from lake_assets.errors import OffsetsGone, StateMoved, TopicRecreated, UsageError
-from lake_assets.landing.consume.topic_watch import logical_ends
-from lake_assets.landing.dagster.checks import compare_zones
-from lake_assets.landing.manifest.schema import EPOCHS
-from lake_assets.landing.operations.accept import accept
-from lake_assets.landing.topics.ledger import Epoch, Ledger
-from lake_assets.landing.topics.stops import Stops
+from lake_assets.landing.accept import accept
+from lake_assets.landing.dagster import compare_zones
+from lake_assets.landing.kafka import logical_ends
+from lake_assets.landing.manifest import EPOCHS
+from lake_assets.landing.state import Epoch, Ledger, Stops
 from lake_assets.settings import Settings, settings
 from lake_assets_tests.landing.one_topic import NOW, OneTopic, named
 from lake_assets_tests.landing.scenario import DEADLINE

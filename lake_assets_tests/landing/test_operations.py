@@ -8,16 +8,11 @@ import pytest
 
 from lake_assets.base.failpoints import FILE_POINTS
 from lake_assets.errors import FileDamaged, OffsetsOverlap, UsageError
-from lake_assets.landing.files.entries import offsets
-from lake_assets.landing.files.offset_ranges import last_offsets
-from lake_assets.landing.files.sharding import shards
-from lake_assets.landing.manifest.compaction_choice import GroupLimits
-from lake_assets.landing.manifest.shared_state import Round, SharedState
-from lake_assets.landing.operations.compact import merge
-from lake_assets.landing.operations.quarantine import decide
-from lake_assets.landing.operations.reshard import reshard
-from lake_assets.landing.operations.scrub import remove_unscrubbed
-from lake_assets.landing.operations.sweep import sweep
+from lake_assets.landing.heal import decide
+from lake_assets.landing.operations import GroupLimits, merge, remove_unscrubbed, sweep
+from lake_assets.landing.records import last_offsets, offsets, shards
+from lake_assets.landing.reshard import reshard
+from lake_assets.landing.state import Round, SharedState
 from lake_assets.settings import Settings
 from lake_assets_tests.landing.made import key_of
 from lake_assets_tests.landing.scenario import EVER, NOW, OF, TOPIC, WHOLE, Landed, quarantine, sent

@@ -12,13 +12,13 @@ from itertools import groupby
 from pathlib import Path
 
 from lake_assets.errors import FilesDiffer
-from lake_assets.landing.files.cutover import Policy, cut
-from lake_assets.landing.files.records import Record
-from lake_assets.landing.files.zone_folder import Draft
-from lake_assets.landing.manifest.coverage import Cover, ready_ends
-from lake_assets.landing.manifest.schema import ALL_STAGES
-from lake_assets.landing.manifest.zone_writer import ZoneWriter
-from lake_assets.landing.operations.quarantine import decide
+from lake_assets.landing.coverage import Cover, ready_ends
+from lake_assets.landing.cutover import Policy, cut
+from lake_assets.landing.files import Draft
+from lake_assets.landing.heal import decide
+from lake_assets.landing.manifest import ALL_STAGES
+from lake_assets.landing.records import Record
+from lake_assets.landing.zones import ZoneWriter
 from lake_assets.settings import Settings
 from lake_assets_tests.landing.made import key_of
 from lake_assets_tests.landing.scenario import BY, DEADLINE, OPERATIONS, WHOLE, Landed, sent

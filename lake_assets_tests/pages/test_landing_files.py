@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from datetime import UTC, datetime
 
-from lake_assets.landing.files.checksum import Checksum
-from lake_assets.landing.files.entries import DataFile, file_name
-from lake_assets.landing.manifest.schema import Entry, Verdict
+from lake_assets.landing.manifest import Entry, Verdict
+from lake_assets.landing.records import Checksum, DataFile, file_name
 from lake_assets.pages.landing_files import MOST_FILES, page, pictures
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)

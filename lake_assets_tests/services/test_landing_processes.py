@@ -18,7 +18,7 @@ from lake_assets.engagement.model.kafka_topic import KafkaTopic
 from lake_assets.errors import UsageError
 from lake_assets.incremental.engine.iceberg import create_raw, load
 from lake_assets.incremental.from_settings import open_pipeline
-from lake_assets.landing.tailing.zone_lock import locked_zone
+from lake_assets.landing.zones import locked_zone
 from lake_assets.services import lifecycle, supervisor
 from lake_assets.services.stack import PORT_NAMES, landing_processes, services_of
 from lake_assets.settings import Settings

@@ -17,8 +17,8 @@ from lake_assets.incremental.engine.engine import utc_now
 from lake_assets.incremental.from_settings import maintenance_policy
 from lake_assets.incremental.operations.alerts import Webhook
 from lake_assets.incremental.operations.health import OF_LANDING, OF_SERVING, Problem
-from lake_assets.landing.consume.messages import feeds
-from lake_assets.landing.erasure.erase import erases_landed
+from lake_assets.landing.erasure import erases_landed
+from lake_assets.landing.messages import feeds
 from lake_assets.settings import Settings
 
 
@@ -63,7 +63,7 @@ def _landing_problems(pipeline: Pipeline, settings: Settings) -> list[Problem]:
     declared = feeds(pipeline, prefix=settings.landing_prefix, max_bytes=settings.landing_message_bytes)
     if not declared:
         return []
-    from lake_assets.landing.operations.problems import problems  # needs Kafka's client, which only landing installs
+    from lake_assets.landing.problems import problems  # needs Kafka's client, which only landing installs
 
     return problems(settings, declared, now=utc_now(), catalog=open_catalog(settings), servers=kafka_address(settings))
 

@@ -11,9 +11,8 @@ from lake_assets.engagement.model.lake import STREAMS
 from lake_assets.engagement.model.lakes import configured_lakes
 from lake_assets.errors import ServiceError
 from lake_assets.incremental.engine.engine import Engine
-from lake_assets.landing.consume.kafka_reader import ends, partitions
-from lake_assets.landing.consume.lag import Offsets
-from lake_assets.landing.consume.messages import Feed, feeds
+from lake_assets.landing.kafka import Offsets, ends, partitions
+from lake_assets.landing.messages import Feed, feeds
 from lake_assets.pages.data_path.stages import FAILURES, Fact
 from lake_assets.settings import Settings
 

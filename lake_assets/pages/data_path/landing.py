@@ -10,15 +10,13 @@ from functools import cached_property
 from lake_assets.incremental.engine.engine import Engine
 from lake_assets.incremental.operations.health import Problem
 from lake_assets.incremental.operations.overview import Overview
-from lake_assets.landing.consume.lag import Offsets, lag
-from lake_assets.landing.files.offset_ranges import next_offsets
-from lake_assets.landing.files.sharding import parse_shard
-from lake_assets.landing.loading.progress import progress_of
-from lake_assets.landing.manifest.schema import ALL_VERDICTS, Entry, Verdict
-from lake_assets.landing.manifest.store import Manifest, has_landed, open_manifest
-from lake_assets.landing.operations.problems import problems
-from lake_assets.landing.operations.quarantine import quarantined
-from lake_assets.landing.topics.ledger import Ledger
+from lake_assets.landing.heal import quarantined
+from lake_assets.landing.kafka import Offsets, lag
+from lake_assets.landing.loading import progress_of
+from lake_assets.landing.manifest import ALL_VERDICTS, Entry, Manifest, Verdict, has_landed, open_manifest
+from lake_assets.landing.problems import problems
+from lake_assets.landing.records import next_offsets, parse_shard
+from lake_assets.landing.state import Ledger
 from lake_assets.pages.data_path.kafka import KafkaState
 from lake_assets.pages.data_path.stages import Fact, complete_through, moment
 from lake_assets.settings import Settings

@@ -13,7 +13,7 @@ from rich.progress import Progress as ProgressBar
 
 from lake_assets.incremental.erasure.certificate import Certificate, Finding, ProgressCallback
 from lake_assets.incremental.erasure.erase import ErasureReport
-from lake_assets.landing.erasure.erase import LandedErasure
+from lake_assets.landing.erasure import LandedErasure
 from lake_assets.pages.terminal import serving
 from lake_assets.pages.terminal.render import Part, failed, faint, show, succeeded, warning
 from lake_assets.serving.upkeep import OutdatedSegments

@@ -7,15 +7,12 @@ from functools import partial
 from typing import Any
 
 from lake_assets.base.hours import hour_key
-from lake_assets.landing.loading.dead_letters import DeadLetters, LandedAgain
-from lake_assets.landing.loading.loader import Loaded
-from lake_assets.landing.manifest.schema import Entry
-from lake_assets.landing.manifest.status import ShardStatus
-from lake_assets.landing.operations.accept import Accepted
-from lake_assets.landing.operations.coverage_checks import Finding
-from lake_assets.landing.operations.repair import Repaired
-from lake_assets.landing.operations.verify import Verification
-from lake_assets.landing.topics.ledger import Loss
+from lake_assets.landing.accept import Accepted
+from lake_assets.landing.dead_letters import DeadLetters, LandedAgain
+from lake_assets.landing.heal import Finding, Repaired, Verification
+from lake_assets.landing.loading import Loaded
+from lake_assets.landing.manifest import Entry, ShardStatus
+from lake_assets.landing.state import Loss
 from lake_assets.pages.terminal.render import Column, Part, TableView, counted
 
 SHOWN_LETTERS = 20

@@ -19,7 +19,7 @@ from pyiceberg.types import NestedField
 from lake_assets.cli.scaffold.read_files import Dialect, open_file
 from lake_assets.errors import UsageError
 from lake_assets.incremental.declaration import RawTable
-from lake_assets.landing.consume.messages import Feed
+from lake_assets.landing.messages import Feed
 
 REFUSED = object()
 NEW_YEAR = datetime(2026, 1, 1, 0, 5, tzinfo=UTC)

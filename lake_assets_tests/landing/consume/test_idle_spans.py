@@ -13,13 +13,11 @@ from hypothesis import strategies as st
 from lake_assets.base.hours import hour_of
 from lake_assets.engagement.model.kafka_topic import KafkaTopic
 from lake_assets.incremental.engine.iceberg import complete_through, create_raw, load
-from lake_assets.landing.consume.idle_spans import IdleSpan, SpansByZone, idle_heartbeats, idle_spans, with_idle
-from lake_assets.landing.consume.messages import HEARTBEAT
-from lake_assets.landing.files.cutover import Policy
+from lake_assets.landing.cutover import Policy
 from lake_assets.landing.landing_service import LandingService
-from lake_assets.landing.manifest.schema import IDLE_POLICIES, IDLE_SPANS, POLICIES
-from lake_assets.landing.manifest.shared_state import SharedState
-from lake_assets.landing.manifest.store import open_manifest
+from lake_assets.landing.manifest import IDLE_POLICIES, IDLE_SPANS, POLICIES, open_manifest
+from lake_assets.landing.messages import HEARTBEAT
+from lake_assets.landing.state import IdleSpan, SharedState, SpansByZone, idle_heartbeats, idle_spans, with_idle
 from lake_assets.membership import PIPELINE
 from lake_assets_tests.landing.kafka_scenario import Landings
 

@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lake_assets.landing.consume.lag import Mark, lag
+from lake_assets.landing.kafka import Mark, lag
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 STEPS = st.lists(st.tuples(st.integers(0, 5), st.integers(0, 5)), min_size=1, max_size=20)

@@ -20,7 +20,7 @@ from lake_assets.base.hours import from_milliseconds
 from lake_assets.demo.membership_simulator import heartbeats, messages, worked_example
 from lake_assets.errors import ConfigurationError
 from lake_assets.incremental.declaration import Pipeline, RawTable, Subject, Topic
-from lake_assets.landing.consume.messages import (
+from lake_assets.landing.messages import (
     BAD_HEARTBEAT,
     BAD_TIMESTAMP,
     HEARTBEAT,
@@ -31,7 +31,7 @@ from lake_assets.landing.consume.messages import (
     feeds,
     heartbeat_of,
 )
-from lake_assets.landing.files.records import Record
+from lake_assets.landing.records import Record
 from lake_assets.membership import PIPELINE
 from lake_assets.membership.raw import RAW, SIGNUPS
 

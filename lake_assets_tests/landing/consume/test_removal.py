@@ -5,9 +5,8 @@ from __future__ import annotations
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
-from lake_assets.landing.consume.removal import remove_landed
-from lake_assets.landing.consume.topic_state import topic_states
-from lake_assets.landing.topics.retention import Retention
+from lake_assets.landing.kafka import remove_landed, topic_states
+from lake_assets.landing.state import Retention
 from lake_assets_tests.landing.one_topic import NOW, OneTopic, named
 
 if TYPE_CHECKING:

@@ -6,7 +6,7 @@ import pytest
 
 from lake_assets.errors import ConfigurationError
 from lake_assets.incremental.declaration import Pipeline, RawTable, Topic
-from lake_assets.landing.consume.messages import feeds
+from lake_assets.landing.messages import feeds
 
 COLUMNS = {"order_id": "string", "customer_id": "string", "ordered_at": "timestamptz"}
 

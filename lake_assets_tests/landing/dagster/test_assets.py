@@ -10,17 +10,25 @@ import dagster as dg
 
 from lake_assets.demo.membership_simulator import worked_example
 from lake_assets.errors import ServiceError
-from lake_assets.landing.dagster.assets import landing_definitions
-from lake_assets.landing.dagster.checks import LAG, load_key, topic_key, zone_key, zones_equal_check
-from lake_assets.landing.dagster.jobs import compaction_job, reshard_job
-from lake_assets.landing.dagster.movements import PERIOD
-from lake_assets.landing.dagster.schedules import KEEP, upkeep_job, verification_job
-from lake_assets.landing.dagster.sensors import SHARDS
-from lake_assets.landing.files.sharding import parse_shard
+from lake_assets.landing.dagster import (
+    KEEP,
+    LAG,
+    PERIOD,
+    SHARDS,
+    compaction_job,
+    landing_definitions,
+    load_key,
+    reshard_job,
+    topic_key,
+    upkeep_job,
+    verification_job,
+    zone_key,
+    zones_equal_check,
+)
 from lake_assets.landing.landing_service import LandingService
-from lake_assets.landing.manifest.status import status
-from lake_assets.landing.topics.ledger import Ledger
-from lake_assets.landing.topics.retention import Retention
+from lake_assets.landing.manifest import status
+from lake_assets.landing.records import parse_shard
+from lake_assets.landing.state import Ledger, Retention
 from lake_assets.membership import PIPELINE
 from lake_assets.membership.raw import SIGNUPS
 from lake_assets_tests.landing.kafka_scenario import NOW, Landings, sent

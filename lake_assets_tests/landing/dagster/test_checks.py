@@ -7,7 +7,7 @@ from datetime import timedelta
 import pytest
 
 from lake_assets.errors import FilesDiffer
-from lake_assets.landing.dagster.checks import AGREE, ZONES_EQUAL, compare_zones, load_key, zones_equal_evaluation
+from lake_assets.landing.dagster import AGREE, ZONES_EQUAL, compare_zones, load_key, zones_equal_evaluation
 from lake_assets.settings import Settings
 from lake_assets_tests.landing.scenario import DEADLINE, NOW, TOPIC, Landed, sent
 

@@ -9,9 +9,7 @@ from typing import TYPE_CHECKING, Any
 import dagster as dg
 from dagster import DagsterRun, DagsterRunStatus
 
-from lake_assets.landing.dagster.jobs import compaction_job
-from lake_assets.landing.dagster.merging import PAUSE_SECONDS, merging_sensor
-from lake_assets.landing.dagster.sensors import SHARDS
+from lake_assets.landing.dagster import PAUSE_SECONDS, SHARDS, compaction_job, merging_sensor
 from lake_assets_tests.landing.scenario import NOW, WHOLE, Landed
 
 if TYPE_CHECKING:

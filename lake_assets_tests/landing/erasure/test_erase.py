@@ -15,12 +15,10 @@ from lake_assets.base.hours import milliseconds
 from lake_assets.errors import ErasureStopped, FilesDiffer
 from lake_assets.incremental.erasure.certificate import Finding
 from lake_assets.incremental.erasure.table_files import certify
-from lake_assets.landing.erasure.certificate import landed_folder
-from lake_assets.landing.erasure.erase import LandedErasure
-from lake_assets.landing.files.records import Record
-from lake_assets.landing.files.sharding import Shard
-from lake_assets.landing.manifest.shared_state import SharedState
-from lake_assets.landing.operations.quarantine import decide
+from lake_assets.landing.erasure import LandedErasure, landed_folder
+from lake_assets.landing.heal import decide
+from lake_assets.landing.records import Record, Shard
+from lake_assets.landing.state import SharedState
 from lake_assets_tests.incremental.crash_matrix import die
 from lake_assets_tests.landing.erasing_child import erase_account, erased
 from lake_assets_tests.landing.scenario import EVER, NOW, TOPIC, Landed

@@ -8,8 +8,7 @@ import random
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from lake_assets.landing.files.checksum import Checksum, checksum
-from lake_assets.landing.files.records import Record
+from lake_assets.landing.records import Checksum, Record, checksum
 
 RECORDS = st.lists(st.binary(max_size=4), max_size=8)
 NAMES = st.text(st.characters(codec="utf-8"), max_size=3)

@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lake_assets.errors import ConfigurationError, SourceError
-from lake_assets.landing.files.cutover import Cutter, Policy, Span, cut
-from lake_assets.landing.files.records import Record
+from lake_assets.landing.cutover import Cutter, Policy, Span, cut
+from lake_assets.landing.records import Record
 
 OLD = st.just(False)  # the rule of the versions before: any two timestamps close a file
 POLICIES = st.builds(Policy, st.integers(1, 5), st.integers(1, 300), st.integers(1, 50), by_heartbeats=OLD)

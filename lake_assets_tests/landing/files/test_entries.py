@@ -6,8 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from lake_assets.landing.files.checksum import checksum
-from lake_assets.landing.files.entries import DataFile, compare
+from lake_assets.landing.records import DataFile, checksum, compare
 
 ONE = DataFile("one", 10, "s", {0: (0, 9), 3: (5, 5)}, frozenset({"r1"}), 2, checksum([b"a", b"b"]))
 

@@ -9,8 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lake_assets.base.id_matcher import id_pattern
-from lake_assets.landing.files.mentions import PIECES, mentions, stretches
-from lake_assets.landing.files.records import Record
+from lake_assets.landing.records import PIECES, Record, mentions, stretches
 
 LETTERS = st.text(alphabet='ab1_-é .@"{+\n', max_size=12)
 IDS = st.text(alphabet="ab1_-é .@+", min_size=1, max_size=PIECES)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lake_assets.landing.files.offset_ranges import RangeIndex, Ranges, first_offsets, last_offsets, next_offsets, union
+from lake_assets.landing.records import RangeIndex, Ranges, first_offsets, last_offsets, next_offsets, union
 from lake_assets_tests.landing.made import file
 
 SPANS = st.tuples(st.integers(0, 12), st.integers(0, 5)).map(lambda span: (span[0], span[0] + span[1]))

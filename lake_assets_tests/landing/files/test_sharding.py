@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lake_assets.landing.files.sharding import Shard, complete
+from lake_assets.landing.records import Shard, complete
 
 PLACES = range(24)
 OF = st.sampled_from([1, 2, 3, 4, 6, 8])

@@ -14,12 +14,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lake_assets.errors import ConfigurationError, FileDamaged, LandingError, SumsDisagree, UsageError
-from lake_assets.landing.files import formats
-from lake_assets.landing.files.checked_reading import read_checked
-from lake_assets.landing.files.entries import SUFFIXES, Kind
-from lake_assets.landing.files.records import Record
-from lake_assets.landing.files.sharding import Shard, parse_shard, shards
-from lake_assets.landing.files.zone_folder import Zone
+from lake_assets.landing import formats
+from lake_assets.landing.files import Zone, read_checked
+from lake_assets.landing.records import SUFFIXES, Kind, Record, Shard, parse_shard, shards
 from lake_assets_tests.landing.files.test_checksum import MESSAGES
 from lake_assets_tests.landing.made import record
 
@@ -100,7 +97,7 @@ FULL = """
 import resource, sys
 from pathlib import Path
 from lake_assets.errors import DiskFull
-from lake_assets.landing.files.zone_folder import Zone
+from lake_assets.landing.files import Zone
 from lake_assets_tests.landing.made import record
 
 zone = Zone("a", Path(sys.argv[1]))

@@ -13,14 +13,11 @@ from lake_assets.demo.membership_simulator import worked_example
 from lake_assets.errors import PublishConflict
 from lake_assets.incremental.engine.erasures import Erasures, create_table
 from lake_assets.incremental.engine.iceberg import complete_through, load
-from lake_assets.landing.files.sharding import Shard
-from lake_assets.landing.loading.batch import Batch, commit
-from lake_assets.landing.loading.progress import read_progress
-from lake_assets.landing.manifest.compaction_choice import GroupLimits
-from lake_assets.landing.operations.compact import merge
-from lake_assets.landing.operations.quarantine import decide
-from lake_assets.landing.operations.reshard import reshard
-from lake_assets.landing.operations.verify import verify
+from lake_assets.landing.heal import decide, verify
+from lake_assets.landing.loading import Batch, commit, read_progress
+from lake_assets.landing.operations import GroupLimits, merge
+from lake_assets.landing.records import Shard
+from lake_assets.landing.reshard import reshard
 from lake_assets.membership.raw import RAW, SIGNUPS
 from lake_assets_tests.landing.kafka_scenario import NOW, Landings, sent
 from lake_assets_tests.landing.scenario import quarantine

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lake_assets.base.hours import hour_of
-from lake_assets.landing.loading.progress import Progress, progress_properties, read_progress
+from lake_assets.landing.loading import Progress, progress_properties, read_progress
 
 SIX = datetime(2026, 1, 1, 6, 30, tzinfo=UTC)
 PARTITIONS = st.integers(0, 5)

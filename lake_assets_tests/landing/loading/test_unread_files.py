@@ -4,13 +4,9 @@ from __future__ import annotations
 
 import sqlalchemy as sa
 
-from lake_assets.landing.files.checksum import Checksum
-from lake_assets.landing.files.entries import DataFile, file_name
-from lake_assets.landing.files.sharding import Shard
-from lake_assets.landing.loading.unread_files import unread_files
-from lake_assets.landing.manifest.file_rows import FileRows
-from lake_assets.landing.manifest.schema import ALL_VERDICTS, Entry
-from lake_assets.landing.manifest.store import Manifest, open_manifest
+from lake_assets.landing.loading import unread_files
+from lake_assets.landing.manifest import ALL_VERDICTS, Entry, FileRows, Manifest, open_manifest
+from lake_assets.landing.records import Checksum, DataFile, Shard, file_name
 from lake_assets.settings import Settings
 from lake_assets_tests.landing.scenario import NOW, TOPIC, quarantine
 

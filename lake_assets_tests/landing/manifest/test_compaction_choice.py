@@ -12,9 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lake_assets.errors import ConfigurationError, OffsetsOverlap
-from lake_assets.landing.files.entries import DataFile
-from lake_assets.landing.files.offset_ranges import first_offsets, last_offsets, merged_ranges, next_offsets
-from lake_assets.landing.manifest.compaction_choice import GroupLimits, candidates, select
+from lake_assets.landing.operations import GroupLimits, candidates, select
+from lake_assets.landing.records import DataFile, first_offsets, last_offsets, merged_ranges, next_offsets
 from lake_assets_tests.landing.made import file
 
 WIDE = GroupLimits(max_files=100, max_bytes=10_000)

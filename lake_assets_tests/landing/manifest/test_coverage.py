@@ -7,8 +7,8 @@ from itertools import pairwise
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from lake_assets.landing.files.sharding import Shard, complete
-from lake_assets.landing.manifest.coverage import Cover, limit_ends, ready_ends, uncovered
+from lake_assets.landing.coverage import Cover, limit_ends, ready_ends, uncovered
+from lake_assets.landing.records import Shard, complete
 
 RANGES = st.dictionaries(
     st.integers(0, 2), st.tuples(st.integers(0, 12), st.integers(0, 5)).map(lambda r: (r[0], r[0] + r[1]))

@@ -19,14 +19,11 @@ from lake_assets.errors import (
     StoredByNewerVersion,
     UsageError,
 )
-from lake_assets.landing.files.checksum import checksum
-from lake_assets.landing.files.cutover import Policy
-from lake_assets.landing.files.entries import DataFile, file_name, names_of
-from lake_assets.landing.files.sharding import Shard
-from lake_assets.landing.manifest import schema
-from lake_assets.landing.manifest.schema import ALL_STAGES, ALL_VERDICTS, FORMATS, files_of
-from lake_assets.landing.manifest.shared_state import DeletionRequest, Round, SharedState
-from lake_assets.landing.manifest.store import Manifest, open_manifest
+from lake_assets.landing import manifest as schema
+from lake_assets.landing.cutover import Policy
+from lake_assets.landing.manifest import ALL_STAGES, ALL_VERDICTS, FORMATS, Manifest, files_of, open_manifest
+from lake_assets.landing.records import DataFile, Shard, checksum, file_name, names_of
+from lake_assets.landing.state import DeletionRequest, Round, SharedState
 from lake_assets.settings import Settings
 from lake_assets_tests.landing.scenario import DEADLINE, NOW, TOPIC, WHOLE, Landed, quarantine, sent
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 from datetime import timedelta
 
-from lake_assets.landing.files.zone_folder import DRAFT
-from lake_assets.landing.manifest.file_rows import FileRows
+from lake_assets.landing.files import DRAFT
+from lake_assets.landing.manifest import FileRows
 from lake_assets.settings import Settings
 from lake_assets_tests.landing.scenario import DEADLINE, NOW, Landed
 

@@ -7,11 +7,8 @@ from collections.abc import Iterable
 
 import sqlalchemy as sa
 
-from lake_assets.landing.manifest.file_rows import FileRows
-from lake_assets.landing.manifest.schema import ENDS, EPOCHS, LOSSES, RANGES, STOPS
-from lake_assets.landing.manifest.store import open_manifest
-from lake_assets.landing.operations.quarantine import decide
-from lake_assets.landing.operations.repair import Repaired, repair
+from lake_assets.landing.heal import Repaired, decide, repair
+from lake_assets.landing.manifest import ENDS, EPOCHS, LOSSES, RANGES, STOPS, FileRows, open_manifest
 from lake_assets.settings import Settings
 from lake_assets_tests.landing.scenario import DEADLINE, EVER, NOW, Landed
 

@@ -7,11 +7,9 @@ from datetime import UTC, datetime
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lake_assets.landing.files.checksum import NOTHING
-from lake_assets.landing.files.entries import DataFile
-from lake_assets.landing.files.sharding import Shard, parse_shard
-from lake_assets.landing.manifest.schema import ALL_STAGES, ALL_VERDICTS, Entry
-from lake_assets.landing.tailing.refetch import gaps
+from lake_assets.landing.manifest import ALL_STAGES, ALL_VERDICTS, Entry
+from lake_assets.landing.records import NOTHING, DataFile, Shard, parse_shard
+from lake_assets.landing.zone_tailer import gaps
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 SHARDS = st.sampled_from(

@@ -14,13 +14,12 @@ from hypothesis import strategies as st
 
 from lake_assets.engagement.model.kafka_topic import KafkaTopic
 from lake_assets.errors import ServiceError
-from lake_assets.landing.consume.heartbeats import HeartbeatSender
-from lake_assets.landing.consume.idle_spans import IdleSpan
-from lake_assets.landing.consume.kafka_reader import Place, Reader, ends_of, partitions
-from lake_assets.landing.consume.messages import HEARTBEAT, Feed, heartbeat_of
-from lake_assets.landing.files.cutover import Policy, cut
-from lake_assets.landing.files.records import Record
-from lake_assets.landing.tailing.tailer import Closed, Tail, step
+from lake_assets.landing.cutover import Policy, cut
+from lake_assets.landing.kafka import HeartbeatSender, Place, Reader, ends_of, partitions
+from lake_assets.landing.messages import HEARTBEAT, Feed, heartbeat_of
+from lake_assets.landing.records import Record
+from lake_assets.landing.state import IdleSpan
+from lake_assets.landing.tail import Closed, Tail, step
 from lake_assets.membership.raw import SIGNUPS
 
 FEED = Feed("t", SIGNUPS, "account_id", max_bytes=300)

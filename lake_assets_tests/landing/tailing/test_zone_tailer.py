@@ -12,12 +12,12 @@ from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewPartitions
 
 from lake_assets.engagement.model.kafka_topic import KafkaTopic
-from lake_assets.landing.consume.kafka_reader import existing_partitions
-from lake_assets.landing.files.cutover import Policy
-from lake_assets.landing.operations.accept import accept
-from lake_assets.landing.tailing.delivery import Delivery
-from lake_assets.landing.tailing.zone_tailer import DISCOVERY, ZoneTailer
-from lake_assets.landing.topics.stops import Stops
+from lake_assets.landing.accept import accept
+from lake_assets.landing.cutover import Policy
+from lake_assets.landing.kafka import existing_partitions
+from lake_assets.landing.state import Stops
+from lake_assets.landing.tail import Delivery
+from lake_assets.landing.zone_tailer import DISCOVERY, ZoneTailer
 from lake_assets_tests.landing.kafka_scenario import LANDED_MS, NOW, POLICY, Landings
 from lake_assets_tests.landing.one_topic import FILE, OneTopic, named
 from lake_assets_tests.landing.one_topic import NOW as ACCEPTED_AT

@@ -7,9 +7,9 @@ from datetime import UTC, datetime
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from lake_assets.landing.manifest.coverage import Cover
-from lake_assets.landing.topics.acceptance import Acceptance, Landed, decide
-from lake_assets.landing.topics.ledger import Epoch
+from lake_assets.landing.accept import Acceptance, Landed, decide
+from lake_assets.landing.coverage import Cover
+from lake_assets.landing.state import Epoch
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 SPANS = st.lists(st.tuples(st.integers(0, 9), st.integers(0, 4)).map(lambda s: (s[0], s[0] + s[1])), max_size=4)

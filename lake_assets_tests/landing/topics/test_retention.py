@@ -9,11 +9,9 @@ import sqlalchemy as sa
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lake_assets.landing.files.sharding import Shard
-from lake_assets.landing.manifest.schema import RETENTION_MARKS, RETENTIONS
-from lake_assets.landing.manifest.store import open_manifest
-from lake_assets.landing.topics.ledger import Epoch
-from lake_assets.landing.topics.retention import Mark, Retention, kept_marks, landed_everywhere, removable
+from lake_assets.landing.manifest import RETENTION_MARKS, RETENTIONS, open_manifest
+from lake_assets.landing.records import Shard
+from lake_assets.landing.state import Epoch, Mark, Retention, kept_marks, landed_everywhere, removable
 from lake_assets_tests.landing.scenario import NOW, TOPIC, Landed, quarantine, sent
 
 if TYPE_CHECKING:

@@ -23,10 +23,9 @@ from lake_assets.engagement.model.tables import open_tables
 from lake_assets.errors import FilesDiffer
 from lake_assets.incremental.engine.engine import Engine
 from lake_assets.incremental.operations.overview import overview
-from lake_assets.landing.consume.heartbeats import beat
-from lake_assets.landing.files.checksum import Checksum
-from lake_assets.landing.files.entries import DataFile, file_name
-from lake_assets.landing.manifest.store import open_manifest
+from lake_assets.landing.kafka import beat
+from lake_assets.landing.manifest import open_manifest
+from lake_assets.landing.records import Checksum, DataFile, file_name
 from lake_assets.membership import PIPELINE
 from lake_assets.pages.data_path.collect import data_path
 from lake_assets.pages.data_path.landing import BAD_FILES

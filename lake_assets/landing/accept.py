@@ -1,0 +1,226 @@
+"""Accepting that Kafka has another topic under a name, or that it has removed messages before they landed.
+
+What a person accepts if Kafka has another topic under a name, or has removed messages that did not land. Pure.
+
+Accepting that Kafka has another topic under a name, or that it has removed messages before they landed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime
+from itertools import chain
+
+from lake_assets.base.failpoints import reach
+from lake_assets.errors import UsageError
+from lake_assets.landing.coverage import Cover, uncovered
+from lake_assets.landing.heal import quarantined
+from lake_assets.landing.kafka import WatchedTopic, landed_ends, watch_topics
+from lake_assets.landing.manifest import (
+    ALL_VERDICTS,
+    CURRENT_STAGES,
+    Entry,
+    Manifest,
+    begun_offsets,
+    files_of,
+    forget_lost_dead_letters,
+)
+from lake_assets.landing.records import DataFile, first_offsets, parse_shard
+from lake_assets.landing.state import Epoch, Ledger, Loss, Stops
+from lake_assets.landing.zone_tailer import copy_file, gaps
+from lake_assets.landing.zones import ZoneWriter
+
+Place = tuple[int, int, int]
+"""Partition, first and last offset."""
+
+
+@dataclass(frozen=True)
+class Landed:
+    """What has landed of a topic.
+
+    Attributes:
+        epoch: The recorded epoch.
+        covers: Zone → its files and what is lost for good, by offsets.
+        begun: Partition → the first landed offset.
+        ends: Partition → the offset after the last landed one of any zone.
+    """
+
+    epoch: Epoch
+    covers: Mapping[str, Sequence[Cover]]
+    begun: Mapping[int, int]
+    ends: Mapping[int, int]
+
+
+@dataclass(frozen=True)
+class Acceptance:
+    """The decision.
+
+    Attributes:
+        epoch: From now on; the recorded one if Kafka has the same topic.
+        losses: Offsets that zones have not landed and cannot read any more.
+    """
+
+    epoch: Epoch
+    losses: tuple[Loss, ...]
+
+
+def decide(landed: Landed, topic_id: str, earliest: Mapping[int, int], *, now: datetime) -> Acceptance:
+    """Return what is accepted.
+
+    The offsets of a new topic follow the last landed ones. All that lies before the first message that Kafka has, and
+    that a zone has not landed, is lost to that zone.
+
+    Args:
+        landed: What has landed.
+        topic_id: Of the topic that Kafka has.
+        earliest: Partition → the first offset that Kafka has of it, counted as in Kafka.
+        now: The present time.
+    """
+    epoch = landed.epoch
+    reason = "Kafka's retention removed them"
+    if topic_id != epoch.topic_id:
+        epoch = _next_epoch(landed, topic_id, earliest)
+        reason = epoch.reason
+    limits = epoch.landed_offsets(earliest)
+    begun = {partition: first for partition, first in landed.begun.items() if partition in limits}
+    for_good = _places(uncovered(chain.from_iterable(landed.covers.values()), begun, limits))
+    losses = [_loss(epoch.topic, place, tuple(sorted(landed.covers)), reason, now) for place in for_good]
+    for place, zones in _lost_by_some(landed, begun, limits, for_good).items():
+        losses.append(replace(_loss(epoch.topic, place, zones, reason, now), for_good=False))
+    return Acceptance(epoch, tuple(losses))
+
+
+def _next_epoch(landed: Landed, topic_id: str, partitions: Iterable[int]) -> Epoch:
+    before = landed.epoch
+    bases = {partition: landed.ends.get(partition, 0) for partition in partitions}
+    positions = " ".join(f"p{partition}:{end}" for partition, end in sorted(bases.items()))
+    reason = (
+        f"the topic with the id {before.topic_id or 'that was not recorded'} was deleted; its messages from "
+        f"{positions} on did not land, and a topic with the id {topic_id} has its name"
+    )
+    return Epoch(before.topic, before.number + 1, topic_id, bases, reason)
+
+
+def _lost_by_some(
+    landed: Landed, begun: Mapping[int, int], limits: Mapping[int, int], for_good: Sequence[Place]
+) -> dict[Place, tuple[str, ...]]:
+    """Return the ranges that some zones lack, and that are not lost for good, with these zones."""
+    known = [Cover({partition: (first, last)}, readable=True) for partition, first, last in for_good]
+    lost: dict[Place, tuple[str, ...]] = {}
+    for zone, covers in sorted(landed.covers.items()):
+        for place in _places(uncovered([*covers, *known], begun, limits)):
+            lost[place] = (*lost.get(place, ()), zone)
+    return lost
+
+
+def _places(holes: Mapping[int, Sequence[tuple[int, int]]]) -> list[Place]:
+    return [(partition, first, last) for partition, spans in sorted(holes.items()) for first, last in spans]
+
+
+def _loss(topic: str, place: Place, zones: tuple[str, ...], reason: str, now: datetime) -> Loss:
+    partition, first, last = place
+    return Loss(topic, partition, first, last, zones, for_good=True, reason=reason, accepted_at=now)
+
+
+@dataclass(frozen=True)
+class Accepted:
+    """The result of an acceptance.
+
+    Attributes:
+        epoch: The epoch from now on, if Kafka has another topic; None if it has the same.
+        losses: What is lost, and to which zones.
+        copied: Zone and name of each file that was copied from another zone.
+    """
+
+    epoch: Epoch | None
+    losses: Sequence[Loss]
+    copied: Sequence[tuple[str, str]]
+
+
+def accept(writers: Sequence[ZoneWriter], servers: str, topic: str, *, now: datetime) -> Accepted:
+    """Record what is lost of a topic, and copy the files that only one zone has, so that the zones can continue.
+
+    If it dies, another call finishes it. Zones that run continue within a minute, the others when they start.
+
+    Args:
+        writers: Of all zones.
+        servers: Of Kafka, `host:port`, comma-separated.
+        topic: The topic.
+        now: The present time.
+
+    Raises:
+        UsageError: Files of the topic are in quarantine, or the new topic has fewer partitions.
+        ServiceError: Kafka does not answer, or does not have the topic.
+        FileDamaged: A file that is to be copied is damaged.
+    """
+    manifest = writers[0].manifest
+    _require_decided(manifest, topic)
+    watched = watch_topics(manifest, servers, [topic], now=now)[topic]
+    entries = manifest.entries(topic=topic, stages=CURRENT_STAGES)
+    zones = [writer.zone.name for writer in writers]
+    found = decide(
+        _landed(manifest, watched.epoch, entries, zones), watched.state.topic_id, watched.state.earliest, now=now
+    )
+    if found.epoch != watched.epoch:
+        _require_partitions(topic, landed_ends(manifest, topic), watched.state.ends)
+    Ledger(manifest).accept(found.epoch, found.losses, after=watched.epoch, now=now)
+    reach("landing-accepted")
+    forget_lost_dead_letters(manifest, topic, watched.earliest)
+    copied = _copy_lacking(writers, topic, found, watched, now=now)
+    Stops(manifest).clear(topic, zones)
+    return Accepted(found.epoch if found.epoch != watched.epoch else None, found.losses, copied)
+
+
+def _landed(manifest: Manifest, epoch: Epoch, entries: Sequence[Entry], zones: Sequence[str]) -> Landed:
+    rows = [file for file in files_of(entries) if not file.holds_dead_letters]
+    lost = Ledger(manifest).gaps(epoch.topic)
+    covers: dict[str, Sequence[Cover]] = {}
+    for zone in zones:
+        own = [Cover(file.ranges, True, parse_shard(file.shard)) for file in rows if file.zone == zone]
+        covers[zone] = [*own, *lost]
+    return Landed(epoch, covers, begun_offsets(manifest, epoch.topic, rows), landed_ends(manifest, epoch.topic))
+
+
+def _copy_lacking(
+    writers: Sequence[ZoneWriter], topic: str, found: Acceptance, watched: WatchedTopic, *, now: datetime
+) -> list[tuple[str, str]]:
+    """Copy the files that a zone lacks and cannot read from Kafka any more."""
+    limits = found.epoch.landed_offsets(watched.state.earliest)
+    zones = [writer.zone for writer in writers]
+    copied = []
+    for writer in writers:
+        for file in _lacking(writer, topic):
+            if _begins_before(file, limits):
+                copy_file(writer, zones, file, now=now)
+                copied.append((writer.zone.name, file.name))
+    return copied
+
+
+def _lacking(writer: ZoneWriter, topic: str) -> list[DataFile]:
+    entries = writer.manifest.entries(topic=topic, stages=CURRENT_STAGES, verdicts=ALL_VERDICTS)
+    own = [entry.file for entry in entries if entry.file.zone == writer.zone.name]
+    others = [entry for entry in entries if entry.file.zone != writer.zone.name]
+    return gaps(own, others, anywhere=True)
+
+
+def _begins_before(file: DataFile, limits: Mapping[int, int]) -> bool:
+    return any(first < limits.get(partition, 0) for partition, first in first_offsets([file]).items())
+
+
+def _require_decided(manifest: Manifest, topic: str) -> None:
+    waiting = [entry for entry in quarantined(manifest) if parse_shard(entry.file.shard).topic == topic]
+    if waiting:
+        raise UsageError(
+            f"{len(waiting)} files of {topic} are in quarantine, so it is not known yet what is lost.",
+            remedy="Decide on them first: `lake landing quarantine list`.",
+        )
+
+
+def _require_partitions(topic: str, landed: Collection[int], found: Collection[int]) -> None:
+    needed = 1 + max(landed, default=-1)
+    if len(found) < needed:
+        raise UsageError(
+            f"The new topic {topic} has {len(found)} partitions, but {needed} have landed.",
+            remedy=f"Create it with {needed} partitions or more: files of a missing partition could not be loaded.",
+        )

@@ -1,4 +1,0 @@
-"""Landing in Dagster: assets, checks, sensors, jobs.
-
-May import every folder of landing.
-"""

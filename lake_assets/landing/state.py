@@ -1,0 +1,775 @@
+"""What the manifest has beside files: policies, requests, rounds, epochs, losses, stops, idle spans.
+
+The state in the manifest that both zones follow: cutover policies, deletion requests, and rounds.
+
+A round is a compaction or a reshard of a shard up to a cut. Each of them is recorded once, by the zone that comes
+first, and never changed; a zone that lags follows it later.
+
+The topics of Kafka that landed under a name, and the losses that a person has accepted.
+
+A topic that is deleted and created again has the same name, offsets from 0, and another id. Files, raw tables and
+rounds count by offsets, so the offsets of the new topic must not be those of the former one. An *epoch* is the time of
+one topic id. Its offset 0 is landed as the offset `base` of the partition: the offset after the last one of the epoch
+before. The first epoch has the base 0, so its landed offsets are those of Kafka.
+
+The partitions that a zone does not land any more, and why: written by tailers, read by status, report and checks.
+
+How long Kafka keeps messages that have landed.
+
+Kafka's own retention goes by the timestamps of messages, landed or not. So landing removes messages itself: those that
+both zones had landed equally at a time that is long enough ago. Each look at the files records how far they had landed
+by then, as a mark; merging gives files new times, so the files themselves do not say it.
+
+Idle spans: offsets after the last file of a partition that hold heartbeats alone, by the account of each zone.
+
+An idle partition cuts few files. So that its heartbeats count all the same, a zone records how far it has read them. A
+span holds no row, and both zones read the same messages: if both of them have read a span from the same offset on, the
+earlier one of their latest heartbeats tells how far the partition is complete.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from datetime import datetime
+from typing import Any
+
+import sqlalchemy as sa
+
+from lake_assets.base.hours import from_milliseconds, milliseconds
+from lake_assets.errors import LakeError, StateMoved, UsageError
+from lake_assets.landing.coverage import Cover, ready_ends
+from lake_assets.landing.cutover import Policy
+from lake_assets.landing.manifest import (
+    ALL_VERDICTS,
+    CURRENT_STAGES,
+    DELETIONS,
+    DONE,
+    EPOCHS,
+    IDLE_POLICIES,
+    IDLE_SPANS,
+    LOSSES,
+    POLICIES,
+    RANGES,
+    RETENTION_MARKS,
+    RETENTIONS,
+    ROUNDS,
+    STOPS,
+    Entry,
+    Manifest,
+    begun_offsets,
+    files_of,
+    finish_round,
+    ranges_from_json,
+    ranges_to_json,
+)
+from lake_assets.landing.records import Ranges, Record, Shard, parse_shard, with_number_keys, with_text_keys
+
+
+@dataclass(frozen=True)
+class DeletionRequest:
+    """A request to delete the records of one distinct id from a topic: those that Kafka had when it was made.
+
+    Attributes:
+        request_id: Unique in the topic.
+        topic: The topic.
+        id_hash: Keyed hash of the distinct id; the id itself is not stored.
+        sent_through: Milliseconds since 1970, inclusive.
+        cut: Partition → the offset, as landed, after the last message that Kafka had. Records below it are deleted, and
+            those beyond it whose own timestamp is not later than `sent_through`: producers send late, too. None: a
+            request of an earlier version, which also goes by the time in the message.
+    """
+
+    request_id: str
+    topic: str
+    id_hash: str
+    sent_through: int
+    cut: Mapping[int, int] | None = field(default=None, hash=False)
+
+    def covers(self, record: Record, happened: Callable[[Record], int]) -> bool:
+        """Return whether a record of the id is deleted.
+
+        Args:
+            record: The record.
+            happened: Returns when a record happened or was sent, whichever is earlier, in milliseconds since 1970.
+        """
+        if self.cut is None:
+            return happened(record) <= self.sent_through
+        return record.offset < self.cut.get(record.partition, 0) or record.timestamp <= self.sent_through
+
+
+@dataclass(frozen=True)
+class Round:
+    """A compaction or a reshard of a shard, the same in both zones.
+
+    Attributes:
+        shard: As `Shard` formats it.
+        number: From 1 on, without a gap.
+        cut: Partition → last offset, inclusive.
+        groups: Of a compaction: for each group the ranges of its files.
+        of: Of a reshard: the new number of shards; None for a compaction.
+    """
+
+    shard: str
+    number: int
+    cut: Mapping[int, int]
+    groups: tuple[tuple[Ranges, ...], ...] = ()
+    of: int | None = None
+
+
+@dataclass(frozen=True)
+class SharedState:
+    """Reads and records the state that both zones follow."""
+
+    manifest: Manifest
+
+    def policies(self, topic: str, partition: int, *, default: Policy | None = None) -> list[Policy]:
+        """Return the cutover policies of a partition by offset.
+
+        Args:
+            topic: The topic.
+            partition: The partition.
+            default: Recorded if there is none. If the last one is of a version before, one with its limits and the
+                rule of the default follows it, from the first offset at which no zone can have cut yet.
+        """
+        if default is None:
+            with self.manifest.engine.connect() as connection:
+                return _policies(connection, topic, partition)
+        with self.manifest.change() as (connection, _):
+            recorded = _policies(connection, topic, partition)
+            if recorded and (recorded[-1].by_heartbeats or not default.by_heartbeats):
+                return recorded
+            following = default
+            if recorded:
+                from_offset = max(_earliest_policy_offset(connection, topic, partition), recorded[-1].from_offset + 1)
+                following = replace(recorded[-1], by_heartbeats=True, from_offset=from_offset)
+            _insert_policy(connection, topic, partition, following)
+            return [*recorded, following]
+
+    def set_policy(self, topic: str, partition: int, policy: Policy) -> None:
+        """Record a policy that applies from its offset on.
+
+        Raises:
+            UsageError: A zone may have cut at this offset already, or another policy begins there.
+        """
+        with self.manifest.change() as (connection, _):
+            earliest = _earliest_policy_offset(connection, topic, partition)
+            taken = {recorded.from_offset for recorded in _policies(connection, topic, partition)}
+            if policy.from_offset < earliest or policy.from_offset in taken:
+                raise UsageError(
+                    f"A cutover policy of {topic}, partition {partition}, cannot be effective from offset "
+                    f"{policy.from_offset}: a zone has cut there, or another policy begins there.",
+                    remedy=f"Take a later offset, {earliest} at the least.",
+                )
+            _insert_policy(connection, topic, partition, policy)
+
+    def change_policies(self, topic: str, **limits: Any) -> dict[int, Policy]:
+        """Change limits of all partitions of a topic, from the first offset at which no zone can have cut yet.
+
+        Args:
+            topic: The topic.
+            **limits: Fields of `Policy`, such as `max_messages`; the others stay as they are.
+
+        Returns:
+            Partition → the new policy.
+
+        Raises:
+            UsageError: The topic was never tailed. No partition is changed.
+        """
+        query = sa.select(POLICIES.c.partition).where(POLICIES.c.topic == topic).distinct()
+        with self.manifest.change() as (connection, _):
+            partitions = sorted(connection.execute(query).scalars())
+            if not partitions:
+                raise UsageError(f"No cutover policy of {topic} is recorded.", remedy="Run `lake landing run` first.")
+            changed = {}
+            for partition in partitions:
+                current = _policies(connection, topic, partition)[-1]
+                earliest = _earliest_policy_offset(connection, topic, partition)
+                from_offset = max(earliest, current.from_offset + 1)
+                changed[partition] = replace(current, **limits, from_offset=from_offset)
+                _insert_policy(connection, topic, partition, changed[partition])
+            return changed
+
+    def request_deletion(self, request: DeletionRequest, *, now: datetime) -> DeletionRequest:
+        """Record a deletion request; return the recorded one of its id: the first one counts.
+
+        Raises:
+            UsageError: The request reaches into the future, or its id belongs to a request for another distinct id.
+        """
+        if request.sent_through > milliseconds(now):
+            raise UsageError(
+                f"Deletion request {request.request_id} is of {request.sent_through} ms since 1970, "
+                f"and now it is {milliseconds(now)}.",
+                remedy="Request records sent by now at the latest; otherwise a lagging zone could not agree.",
+            )
+        with self.manifest.change() as (connection, _):
+            recorded = {found.request_id: found for found in _deletions(connection, request.topic)}
+            existing = recorded.get(request.request_id)
+            if existing is None:
+                cut = None if request.cut is None else json.dumps(with_text_keys(request.cut))
+                connection.execute(sa.insert(DELETIONS).values({**vars(request), "cut": cut}))
+                return request
+            if existing.id_hash != request.id_hash:
+                raise UsageError(
+                    f"Deletion request {request.request_id} of {request.topic} is recorded for another id.",
+                    remedy="Give each request an id of its own.",
+                )
+            return existing
+
+    def deletions(self, topic: str) -> list[DeletionRequest]:
+        """Return all deletion requests of a topic, ordered by id."""
+        with self.manifest.engine.connect() as connection:
+            return _deletions(connection, topic)
+
+    def rounds(self, shard: Shard) -> list[Round]:
+        """Return the rounds of a shard, in order."""
+        query = sa.select(ROUNDS).where(ROUNDS.c.shard == str(shard)).order_by(ROUNDS.c.number)
+        with self.manifest.engine.connect() as connection:
+            return [_round_of(row) for row in connection.execute(query)]
+
+    def reshards(self, topic: str) -> list[Round]:
+        """Return the rounds of a topic that reshard it, in order."""
+        query = sa.select(ROUNDS).where(ROUNDS.c.topic == topic, ROUNDS.c.shards.is_not(None))
+        with self.manifest.engine.connect() as connection:
+            return [_round_of(row) for row in connection.execute(query.order_by(ROUNDS.c.number, ROUNDS.c.shard))]
+
+    def propose_round(self, proposed: Round) -> Round:
+        """Record a round by compare-and-swap; return the recorded round of its number, which may be another one."""
+        query = sa.select(ROUNDS).where(ROUNDS.c.shard == proposed.shard, ROUNDS.c.number == proposed.number)
+        with self.manifest.change() as (connection, _):
+            recorded = connection.execute(query).first()
+            if recorded is not None:
+                return _round_of(recorded)
+            connection.execute(sa.insert(ROUNDS).values(_row_of(proposed)))
+            return proposed
+
+    def finished_rounds(self, zone: str, shard: Shard) -> frozenset[int]:
+        """Return the numbers of the rounds of a shard that a zone has finished."""
+        query = sa.select(DONE.c.number).where(DONE.c.zone == zone, DONE.c.shard == str(shard))
+        with self.manifest.engine.connect() as connection:
+            return frozenset(connection.execute(query).scalars())
+
+    def finish_round(self, zone: str, finished: Round) -> None:
+        """Record that a zone has finished a round. Safe to repeat."""
+        with self.manifest.change() as (connection, _):
+            finish_round(connection, zone, finished.shard, finished.number)
+
+
+def _policies(connection: sa.Connection, topic: str, partition: int) -> list[Policy]:
+    is_same = sa.and_(
+        IDLE_POLICIES.c.topic == POLICIES.c.topic,
+        IDLE_POLICIES.c.partition == POLICIES.c.partition,
+        IDLE_POLICIES.c.from_offset == POLICIES.c.from_offset,
+    )
+    query = (
+        sa.select(
+            POLICIES.c.max_messages,
+            POLICIES.c.max_bytes,
+            POLICIES.c.max_age_ms,
+            POLICIES.c.from_offset,
+            IDLE_POLICIES.c.max_idle_ms,
+            sa.func.coalesce(POLICIES.c.by_heartbeats, sa.false()),
+        )
+        .join_from(POLICIES, IDLE_POLICIES, is_same, isouter=True)
+        .where(POLICIES.c.topic == topic, POLICIES.c.partition == partition)
+        .order_by(POLICIES.c.from_offset)
+    )
+    return [Policy(*row) for row in connection.execute(query)]
+
+
+def _earliest_policy_offset(connection: sa.Connection, topic: str, partition: int) -> int:
+    """Return the first offset from which another policy may apply: after the first offset of a zone's open file."""
+    query = sa.select(sa.func.max(RANGES.c.last)).where(
+        RANGES.c.shard.startswith(f"{topic}/", autoescape=True),
+        RANGES.c.partition == partition,
+    )
+    last = connection.execute(query).scalar_one()
+    if last is None:
+        return 0
+    open_file = int(last) + 1
+    return open_file + 1
+
+
+def _insert_policy(connection: sa.Connection, topic: str, partition: int, policy: Policy) -> None:
+    values = asdict(policy)
+    max_idle_ms = values.pop("max_idle_ms")
+    connection.execute(sa.insert(POLICIES).values(topic=topic, partition=partition, **values))
+    if max_idle_ms is not None:
+        place = {"topic": topic, "partition": partition, "from_offset": policy.from_offset}
+        connection.execute(sa.insert(IDLE_POLICIES).values(max_idle_ms=max_idle_ms, **place))
+
+
+def _deletions(connection: sa.Connection, topic: str) -> list[DeletionRequest]:
+    query = (
+        sa.select(
+            DELETIONS.c.request_id,
+            DELETIONS.c.topic,
+            DELETIONS.c.id_hash,
+            DELETIONS.c.sent_through,
+            DELETIONS.c.cut,
+        )
+        .where(DELETIONS.c.topic == topic)
+        .order_by(DELETIONS.c.request_id)
+    )
+    found = []
+    for request_id, _, id_hash, sent_through, stored in connection.execute(query):
+        cut: dict[int, int] | None = None if stored is None else with_number_keys(json.loads(stored))
+        found.append(DeletionRequest(request_id, topic, id_hash, sent_through, cut))
+    return found
+
+
+def _row_of(proposed: Round) -> dict[str, Any]:
+    groups = []
+    for group in proposed.groups:
+        groups.append([ranges_to_json(ranges) for ranges in group])
+    return {
+        "shard": proposed.shard,
+        "number": proposed.number,
+        "topic": parse_shard(proposed.shard).topic,
+        "cut": json.dumps(proposed.cut),
+        "groups": json.dumps(groups),
+        "shards": proposed.of,
+    }
+
+
+def _round_of(row: sa.Row[Any]) -> Round:
+    groups = []
+    for group in json.loads(row.groups):
+        groups.append(tuple(ranges_from_json(ranges) for ranges in group))
+    cut: dict[int, int] = with_number_keys(json.loads(row.cut))
+    return Round(row.shard, row.number, cut, tuple(groups), of=row.shards)
+
+
+UNKNOWN_ID = ""
+"""The id of a topic that landed before ids were recorded, and that Kafka does not have any more."""
+
+
+@dataclass(frozen=True)
+class Epoch:
+    """One topic of Kafka under a name.
+
+    Attributes:
+        topic: The name.
+        number: From 1 on, without a gap.
+        topic_id: As Kafka gives it.
+        bases: Partition → the landed offset of its offset 0; a missing partition has 0.
+        reason: Why it was accepted; empty for the first one.
+    """
+
+    topic: str
+    number: int
+    topic_id: str
+    bases: Mapping[int, int]
+    reason: str = ""
+
+    def base(self, partition: int) -> int:
+        """Return the landed offset of Kafka's offset 0."""
+        return self.bases.get(partition, 0)
+
+    def landed_offsets(self, in_kafka: Mapping[int, int]) -> dict[int, int]:
+        """Return, for each partition, the landed offset of an offset in Kafka."""
+        return {partition: offset + self.base(partition) for partition, offset in in_kafka.items()}
+
+
+@dataclass(frozen=True)
+class Loss:
+    """Offsets that Kafka does not have any more and that a zone has not landed. A person has accepted it.
+
+    Attributes:
+        first: First landed offset, inclusive.
+        last: Last landed offset, inclusive.
+        zones: The zones that lost them.
+        for_good: Whether no zone has them. Otherwise the zones that lost them have copies of another zone's files.
+        reason: Why they are lost.
+        accepted_at: When it was accepted.
+    """
+
+    topic: str
+    partition: int
+    first: int
+    last: int
+    zones: tuple[str, ...]
+    for_good: bool
+    reason: str
+    accepted_at: datetime
+
+    @property
+    def cover(self) -> Cover:
+        """The lost offsets as covered: code that walks over offsets skips them."""
+        return Cover({self.partition: (self.first, self.last)}, readable=True)
+
+
+@dataclass(frozen=True)
+class Ledger:
+    """Reads and records epochs and losses."""
+
+    manifest: Manifest
+
+    def epoch(self, topic: str) -> Epoch | None:
+        """Return the present epoch of a topic; None if its id was never recorded."""
+        with self.manifest.engine.connect() as connection:
+            return _last_epoch(connection, topic)
+
+    def learn(self, topic: str, topic_id: str, *, now: datetime) -> Epoch:
+        """Return the present epoch of a topic; if no id was recorded, record this one as that of the first epoch."""
+        with self.manifest.change() as (connection, _):
+            recorded = _last_epoch(connection, topic)
+            if recorded is not None:
+                return recorded
+            first = Epoch(topic, 1, topic_id, {})
+            _insert_epoch(connection, first, now)
+            return first
+
+    def losses(self, topic: str | None = None) -> list[Loss]:
+        """Return the accepted losses of a topic or (None) of all, by topic, partition and offset."""
+        query = sa.select(LOSSES).order_by(LOSSES.c.topic, LOSSES.c.partition, LOSSES.c.first, LOSSES.c.last)
+        if topic:
+            query = query.where(LOSSES.c.topic == topic)
+        with self.manifest.engine.connect() as connection:
+            return [_loss_of(row) for row in connection.execute(query)]
+
+    def gaps(self, topic: str) -> list[Cover]:
+        """Return the offsets of a topic that are lost for good, as covered."""
+        return [loss.cover for loss in self.losses(topic) if loss.for_good]
+
+    def accept(self, epoch: Epoch, losses: Sequence[Loss], *, after: Epoch | None, now: datetime) -> None:
+        """Record an epoch and losses, in one transaction. Repeating it changes nothing.
+
+        Args:
+            epoch: The epoch from now on; it may be the recorded one.
+            losses: What is lost.
+            after: The epoch that the decision is based on.
+            now: The present time.
+
+        Raises:
+            StateMoved: Another epoch was recorded meanwhile.
+        """
+        with self.manifest.change() as (connection, _):
+            recorded = _last_epoch(connection, epoch.topic)
+            if recorded != epoch:
+                if recorded != after:
+                    raise StateMoved(f"the topic id of {epoch.topic}", expected=_id_of(after), found=_id_of(recorded))
+                _insert_epoch(connection, epoch, now)
+                connection.execute(
+                    sa.delete(IDLE_SPANS).where(IDLE_SPANS.c.topic == epoch.topic)
+                )  # of the former topic
+            for loss in losses:
+                _insert_loss(connection, loss)
+
+
+def _last_epoch(connection: sa.Connection, topic: str) -> Epoch | None:
+    query = sa.select(EPOCHS).where(EPOCHS.c.topic == topic).order_by(EPOCHS.c.number.desc()).limit(1)
+    row = connection.execute(query).first()
+    if row is None:
+        return None
+    bases: dict[int, int] = with_number_keys(json.loads(row.bases))
+    return Epoch(row.topic, row.number, row.topic_id, bases, row.reason)
+
+
+def _insert_epoch(connection: sa.Connection, epoch: Epoch, now: datetime) -> None:
+    values = {
+        "topic": epoch.topic,
+        "number": epoch.number,
+        "topic_id": epoch.topic_id,
+        "bases": json.dumps(with_text_keys(epoch.bases)),
+        "since": milliseconds(now),
+        "reason": epoch.reason,
+    }
+    connection.execute(sa.insert(EPOCHS).values(values))
+
+
+def _insert_loss(connection: sa.Connection, loss: Loss) -> None:
+    same = sa.select(LOSSES.c.first).where(
+        LOSSES.c.topic == loss.topic,
+        LOSSES.c.partition == loss.partition,
+        LOSSES.c.first == loss.first,
+        LOSSES.c.last == loss.last,
+    )
+    if connection.execute(same).first() is not None:
+        return
+    values = {
+        **vars(loss),
+        "zones": json.dumps(loss.zones),
+        "accepted_at": milliseconds(loss.accepted_at),
+    }
+    connection.execute(sa.insert(LOSSES).values(values))
+
+
+def _loss_of(row: sa.Row[Any]) -> Loss:
+    found = dict(row._mapping)
+    found["zones"] = tuple(json.loads(row.zones))
+    found["accepted_at"] = from_milliseconds(row.accepted_at)
+    return Loss(**found)
+
+
+def _id_of(epoch: Epoch | None) -> str:
+    return "none" if epoch is None else epoch.topic_id or "not known"
+
+
+@dataclass(frozen=True)
+class Stop:
+    """A partition that stopped in a zone.
+
+    Attributes:
+        since: When a tailer first stopped there for this reason.
+    """
+
+    zone: str
+    topic: str
+    partition: int
+    problem: str
+    remedy: str
+    since: datetime
+
+    @property
+    def sentence(self) -> str:
+        """Where it stopped, and why."""
+        return f"zone {self.zone} has stopped at {self.topic} partition {self.partition}: {self.problem}"
+
+
+@dataclass(frozen=True)
+class Stops:
+    """Reads and records stops."""
+
+    manifest: Manifest
+
+    def all(self, topic: str | None = None) -> list[Stop]:
+        """Return the stops of a topic or (None) of all, by topic, partition and zone."""
+        query = sa.select(STOPS).order_by(STOPS.c.topic, STOPS.c.partition, STOPS.c.zone)
+        if topic:
+            query = query.where(STOPS.c.topic == topic)
+        with self.manifest.engine.connect() as connection:
+            rows = connection.execute(query).mappings().all()
+        return [Stop(**{**row, "since": from_milliseconds(row["since"])}) for row in rows]
+
+    def record(self, zone: str, topic: str, partition: int, error: LakeError, *, now: datetime) -> None:
+        """Record that a partition stopped. The time of a stop for the same reason does not change."""
+        place = (STOPS.c.zone == zone) & (STOPS.c.topic == topic) & (STOPS.c.partition == partition)
+        with self.manifest.change() as (connection, _):
+            recorded = connection.execute(sa.select(STOPS.c.problem).where(place)).scalar()
+            if recorded == error.problem:
+                return
+            connection.execute(sa.delete(STOPS).where(place))
+            values = {
+                "zone": zone,
+                "topic": topic,
+                "partition": partition,
+                "problem": error.problem,
+                "remedy": error.remedy,
+                "since": milliseconds(now),
+            }
+            connection.execute(sa.insert(STOPS).values(values))
+
+    def clear(self, topic: str, zones: Iterable[str], partitions: Iterable[int] | None = None) -> None:
+        """Forget the stops of partitions of a topic (None: of all of them) in zones."""
+        cleared = (STOPS.c.topic == topic) & STOPS.c.zone.in_(list(zones))
+        if partitions is not None:
+            cleared &= STOPS.c.partition.in_(list(partitions))
+        with self.manifest.engine.connect() as connection:
+            if connection.execute(sa.select(STOPS.c.zone).where(cleared)).first() is None:
+                return  # nothing to change, so no new version
+        with self.manifest.change() as (connection, _):
+            connection.execute(sa.delete(STOPS).where(cleared))
+
+
+@dataclass(frozen=True)
+class Mark:
+    """How far a partition had landed in all zones at a time. end: the landed offset after the last one."""
+
+    partition: int
+    end: int
+    at: datetime
+
+
+@dataclass(frozen=True)
+class Retention:
+    """Reads and records retentions and marks of topics."""
+
+    manifest: Manifest
+
+    def hours(self, topic: str) -> int | None:
+        """Return for how many hours Kafka keeps a message after it has landed; None: nothing is removed."""
+        query = sa.select(RETENTIONS.c.hours).where(RETENTIONS.c.topic == topic)
+        with self.manifest.engine.connect() as connection:
+            found = connection.execute(query).scalar()
+        return found or None
+
+    def keep(self, topic: str, hours: int) -> bool:
+        """Record for how many hours Kafka keeps messages; 0 for ever. Return whether that is a change."""
+        if (self.hours(topic) or 0) == hours:
+            return False
+        with self.manifest.change() as (connection, _):
+            connection.execute(sa.delete(RETENTIONS).where(RETENTIONS.c.topic == topic))
+            connection.execute(sa.insert(RETENTIONS).values(topic=topic, hours=hours))
+        return True
+
+    def marks(self, epoch: Epoch) -> list[Mark]:
+        """Return the marks of a topic as long as it is the same topic, in the order of their times."""
+        is_same = (RETENTION_MARKS.c.topic == epoch.topic) & (RETENTION_MARKS.c.epoch == epoch.number)
+        query = sa.select(RETENTION_MARKS).where(is_same).order_by(RETENTION_MARKS.c.at, RETENTION_MARKS.c.partition)
+        with self.manifest.engine.connect() as connection:
+            rows = connection.execute(query).all()
+        return [Mark(row.partition, row.end, from_milliseconds(row.at)) for row in rows]
+
+    def replace_marks(self, epoch: Epoch, marks: Iterable[Mark]) -> None:
+        """Record the marks of a topic in the place of all that it has."""
+        rows = []
+        for mark in marks:
+            values = {"partition": mark.partition, "end": mark.end, "at": milliseconds(mark.at)}
+            rows.append({"topic": epoch.topic, "epoch": epoch.number, **values})
+        with self.manifest.change() as (connection, _):
+            connection.execute(sa.delete(RETENTION_MARKS).where(RETENTION_MARKS.c.topic == epoch.topic))
+            if rows:
+                connection.execute(sa.insert(RETENTION_MARKS), rows)
+
+
+def landed_everywhere(manifest: Manifest, topic: str, zones: Collection[str]) -> dict[int, int]:
+    """Return, for each partition, the offset up to which all zones have verified files, dead letters included."""
+    entries = manifest.entries(topic=topic, stages=CURRENT_STAGES, verdicts=ALL_VERDICTS)
+    whole = _without_dead_letters(entries)
+    begun = begun_offsets(manifest, topic, files_of(whole))
+    lost = Ledger(manifest).gaps(topic)
+    several = [_unsettled_from(entries)]
+    for zone in zones:
+        own = _covers_of(zone, whole)
+        several.append(ready_ends([*own, *lost], begun))
+    found = {}
+    for partition in begun:
+        found[partition] = min(ends[partition] for ends in several if partition in ends)
+    return found
+
+
+def removable(marks: Sequence[Mark], landed: Mapping[int, int], *, before: datetime) -> dict[int, int]:
+    """Return, for each partition, the landed offset before which Kafka's messages are not needed. Pure.
+
+    Args:
+        marks: How far the partitions had landed at earlier times.
+        landed: How far they have landed now. It may be less, if a file was discarded.
+        before: Messages that had not landed by then are kept.
+    """
+    found: dict[int, int] = {}
+    for mark in marks:
+        if mark.at <= before and mark.partition in landed:
+            end = min(mark.end, landed[mark.partition])
+            found[mark.partition] = max(end, found.get(mark.partition, 0))
+    return found
+
+
+def kept_marks(marks: Sequence[Mark], landed: Mapping[int, int], *, before: datetime, now: datetime) -> list[Mark]:
+    """Return the marks to keep, and those of now: later ones, and of the earlier ones the furthest. Pure.
+
+    The last one is not always the furthest: while only one zone has merged, its files are not verified.
+    """
+    old = [mark for mark in marks if mark.at <= before]
+    furthest = {mark.partition: mark for mark in sorted(old, key=lambda mark: mark.end)}
+    later = [mark for mark in marks if before < mark.at < now]
+    return [*furthest.values(), *later, *(Mark(partition, end, now) for partition, end in sorted(landed.items()))]
+
+
+def _unsettled_from(entries: Iterable[Entry]) -> Mapping[int, int]:
+    """Return, for each partition, the first offset of a file that is not verified."""
+    found: dict[int, int] = {}
+    for entry in entries:
+        if entry.verdict != "verified":
+            for partition, (first, _) in entry.file.ranges.items():
+                found[partition] = min(first, found.get(partition, first))
+    return found
+
+
+def _without_dead_letters(entries: Iterable[Entry]) -> list[Entry]:
+    return [entry for entry in entries if not entry.file.holds_dead_letters]
+
+
+def _covers_of(zone: str, entries: Iterable[Entry]) -> list[Cover]:
+    """Return the offsets of the live files of a zone; those of files that are not verified count as missing."""
+    live = [entry for entry in entries if entry.file.zone == zone and entry.stage == "live"]
+    return [Cover(entry.file.ranges, entry.verdict == "verified", parse_shard(entry.file.shard)) for entry in live]
+
+
+@dataclass(frozen=True)
+class IdleSpan:
+    """Heartbeats that a zone has read of a partition, and nothing else.
+
+    Attributes:
+        topic: The topic.
+        partition: The partition.
+        first: The offset after the last file of the zone.
+        last: Offset of the last heartbeat.
+        heartbeat: Time of the last heartbeat.
+    """
+
+    topic: str
+    partition: int
+    first: int
+    last: int
+    heartbeat: datetime
+
+
+SpansByZone = Mapping[str, Mapping[int, IdleSpan]]
+"""Zone → partition → span."""
+
+
+def record_idle(manifest: Manifest, zone: str, spans: Iterable[IdleSpan]) -> None:
+    """Record the spans of a zone, in one transaction. One that ends earlier than the recorded one changes nothing."""
+    with manifest.change() as (connection, _):
+        for span in spans:
+            _record(connection, zone, span)
+
+
+def idle_spans(manifest: Manifest, topic: str) -> SpansByZone:
+    """Return the spans of a topic."""
+    found: dict[str, dict[int, IdleSpan]] = {}
+    with manifest.engine.connect() as connection:
+        for row in connection.execute(sa.select(IDLE_SPANS).where(IDLE_SPANS.c.topic == topic)):
+            span = IdleSpan(row.topic, row.partition, row.first, row.last, from_milliseconds(row.heartbeat))
+            found.setdefault(row.zone, {})[row.partition] = span
+    return found
+
+
+def with_idle(landed: Mapping[int, int], spans: Mapping[int, IdleSpan]) -> dict[int, int]:
+    """Return the offset after the last one that a zone has landed, or has read as an idle span, by partition. Pure."""
+    ends = dict(landed)
+    for partition, span in spans.items():
+        ends[partition] = max(span.last + 1, ends.get(partition, 0))
+    return ends
+
+
+def idle_heartbeats(
+    spans: SpansByZone, zones: Collection[str], next_offsets: Mapping[int, int | None], *, any_zone: bool
+) -> dict[int, datetime]:
+    """Return, for each idle partition, the heartbeat up to which it has no row that is not loaded. Pure.
+
+    Args:
+        spans: Of the topic.
+        zones: All zones.
+        next_offsets: Partition → the next offset to load; None for a partition that has no file yet.
+        any_zone: Whether the account of one zone is enough.
+    """
+    found: dict[int, datetime] = {}
+    for partition, offset in next_offsets.items():
+        times = list(_times(spans, zones, partition, offset))
+        if any_zone and times:
+            found[partition] = max(times)
+        elif times and len(times) == len(zones):
+            found[partition] = min(times)
+    return found
+
+
+def _times(spans: SpansByZone, zones: Iterable[str], partition: int, offset: int | None) -> Iterator[datetime]:
+    """Yield the last heartbeat of each zone whose span of the partition begins at the offset."""
+    for zone in zones:
+        span = spans.get(zone, {}).get(partition)
+        if span is not None and offset in (None, span.first):
+            yield span.heartbeat
+
+
+def _record(connection: sa.Connection, zone: str, span: IdleSpan) -> None:
+    key = sa.and_(IDLE_SPANS.c.zone == zone, IDLE_SPANS.c.topic == span.topic, IDLE_SPANS.c.partition == span.partition)
+    last = connection.execute(sa.select(IDLE_SPANS.c.last).where(key)).scalar_one_or_none()
+    values = {"first": span.first, "last": span.last, "heartbeat": milliseconds(span.heartbeat)}
+    if last is None:
+        place = {"zone": zone, "topic": span.topic, "partition": span.partition}
+        connection.execute(sa.insert(IDLE_SPANS).values(**place, **values))
+    elif last < span.last:
+        connection.execute(sa.update(IDLE_SPANS).where(key).values(**values))
