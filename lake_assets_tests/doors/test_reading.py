@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pytest
 from pyarrow import parquet as pq
 from pyiceberg.io.pyarrow import _dataframe_to_data_files
 from pyiceberg.manifest import DataFile, DataFileContent, FileFormat
@@ -126,6 +127,33 @@ def test_a_session_stops_if_spark_reads_fewer_rows_than_the_metadata_contain(lak
         assert "rows of prod.visits" in message
     assert len(published(lake)) == 6
     assert len(lake.rows("core.visits_by_hour")) == 4
+
+
+@pytest.mark.parametrize(("format_", "problem"), [(FileFormat.AVRO, "in Avro"), (FileFormat.PARQUET, "is damaged")])
+def test_a_file_that_pyiceberg_cannot_read_is_named(lake: LakeDoor, format_: FileFormat, problem: str) -> None:
+    create_visits(lake)
+    add_file(lake, "a.parquet", visits(0))
+    lake("init")
+    lake("catch-up")
+    name = lake.folder / f"b.{format_.value.lower()}"
+    name.write_bytes(b"Obj\x01" if format_ is FileFormat.AVRO else b"PAR1")
+    unread = DataFile.from_args(
+        content=DataFileContent.DATA,
+        file_path=f"file://{name}",
+        file_format=format_,
+        partition=Record(),
+        record_count=1,
+        file_size_in_bytes=4,
+    )
+    with lake.table("prod.visits").transaction() as transaction, transaction.update_snapshot().fast_append() as append:
+        append.append_data_file(unread)
+    for words in (["plan", "visit_fact"], ["catch-up", "visit_fact"], ["catch-up"]):
+        message = lake.refused(*words)
+        assert problem in message, words
+        assert "prod.visits" in message
+        assert str(name) in message
+    assert problem in lake.run("doctor").out
+    assert len(published(lake)) == 6
 
 
 BOOKINGS = """

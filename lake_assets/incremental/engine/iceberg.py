@@ -86,6 +86,7 @@ from lake_assets.errors import (
     InvalidHourKey,
     LakeError,
     ServiceError,
+    SourceError,
     TableDamaged,
     TableMissing,
     WriteAuditPublishDisabled,
@@ -229,15 +230,46 @@ def rows_of_files(
     """Yield columns of data files, by field id: one that was renamed since is found.
 
     Delete files are applied only to the tasks of a planned scan.
+
+    Raises:
+        SourceError: A file is in a format that pyiceberg does not read.
+        TableDamaged: A file cannot be read.
+        ServiceError: The store of the files, or the disk, failed.
     """
     scan = ArrowScan(table.metadata, table.io, table.schema().select(*columns), condition)
     group: list[FileScanTask] = []
     for file in files:
         group.append(file if isinstance(file, FileScanTask) else FileScanTask(file))
         if len(group) >= FILES_PER_SCAN or sum(each.file.record_count for each in group) >= ROWS_PER_SCAN:
-            yield from scan.to_record_batches(group)
+            yield from _rows_of(table, group, scan)
             group = []
-    yield from scan.to_record_batches(group)
+    yield from _rows_of(table, group, scan)
+
+
+def _rows_of(table: Table, group: Iterable[FileScanTask], scan: ArrowScan) -> Iterator[pa.RecordBatch]:
+    try:
+        yield from scan.to_record_batches(group)
+    except Exception as error:  # pyarrow's readers raise errors of many types, and pyiceberg one for another format
+        name = ".".join(table.name())
+        for path, format_ in ((task.file.file_path, task.file.file_format) for task in group):
+            if format_ is FileFormat.AVRO:
+                raise in_avro(name, path) from error
+            try:
+                with table.io.new_input(path).open() as opened:
+                    if format_ is FileFormat.PARQUET:
+                        pq.read_table(opened)
+            except Exception as damage:
+                raise _damaged(name, path, damage, table.io) from damage
+        raise
+
+
+def in_avro(name: str, path: str) -> SourceError:
+    """Return the refusal of a table with a data file in Avro."""
+    return SourceError(
+        f"{name} has data files in Avro, which pyiceberg does not read, such as {path}.",
+        remedy="Write them as Parquet: set the table property write.format.default to parquet, then "
+        f"CALL lake.system.rewrite_data_files(table => '{name}', options => map('rewrite-all', 'true')).",
+    )
 
 
 def microseconds(rows: pa.RecordBatch, column: str) -> pa.Array:

@@ -17,11 +17,10 @@ from lake_assets.base.grain import Grain
 from lake_assets.base.hours import format_hours, hour_key, ranges
 from lake_assets.errors import (
     HistoryCut,
-    InvalidHourKey,
+    SourceError,
     SourceReplaced,
     TableDamaged,
     TableMissing,
-    TimeColumnUnusable,
 )
 from lake_assets.incremental.declaration import Pipeline, Source, Stateless, Target
 from lake_assets.incremental.engine import iceberg, planning, publish
@@ -318,7 +317,7 @@ def present_heads(
             table = iceberg.find(catalog, name)
             if table is not None:
                 heads[name] = (publish.main_id(table), source_complete_through(table, name, pipeline))
-        except (InvalidHourKey, TableDamaged, TimeColumnUnusable):
+        except (SourceError, TableDamaged):
             continue
     return heads
 

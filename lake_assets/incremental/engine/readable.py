@@ -33,7 +33,7 @@ from pyiceberg.types import DecimalType, TimestampType, TimestamptzType
 from lake_assets.base.hours import HOUR_MICROSECONDS
 from lake_assets.base.recent import Recent
 from lake_assets.errors import FilesMisread, RowsUnread
-from lake_assets.incremental.engine.iceberg import bounds, changed_entries, live_entries, named_data_file
+from lake_assets.incremental.engine.iceberg import bounds, changed_entries, in_avro, live_entries, named_data_file
 from lake_assets.incremental.engine.publish import ancestors
 
 NAME_MAPPING = "schema.name-mapping.default"
@@ -65,10 +65,15 @@ def check_files(table: Table, name: str, snapshot_id: int | None, among: Collect
 
     Raises:
         FilesMisread: It does not.
+        SourceError: One is in Avro: Spark reads it, pyiceberg does not.
     """
     snapshot = table.snapshot_by_id(snapshot_id or 0)
     live = (entry.data_file.file_path for entry in live_entries(table, snapshot))
-    suspects = [path for path in (live if among is None else among) if _may_be_foreign(table, path)]
+    paths = list(live) if among is None else among
+    avro = min((path for path in paths if path.endswith(".avro")), default=None)
+    if avro:
+        raise in_avro(name, avro)
+    suspects = [path for path in paths if _may_be_foreign(table, path)]
     if not suspects:
         return
     with ThreadPoolExecutor(READ_AT_ONCE) as threads:
