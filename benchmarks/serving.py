@@ -28,6 +28,7 @@ from lake_assets.services.zookeeper import zookeeper
 from lake_assets.serving.lineage import (
     Change,
     LineageEntry,
+    Retention,
     SegmentLineage,
     State,
     clean_up,
@@ -111,7 +112,10 @@ class Switches:
         self.registry.update(
             lambda states: {
                 "switched": clean_up(
-                    states["switched"].lineage, present=states["switched"].segments, now=old, retention=timedelta(0)
+                    states["switched"].lineage,
+                    present=states["switched"].segments,
+                    now=old,
+                    retention=Retention(timedelta(0), timedelta(0)),
                 )
             },
             "switched",

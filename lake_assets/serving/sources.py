@@ -17,6 +17,9 @@ from typing import TYPE_CHECKING, Protocol
 import pyarrow as pa
 from deltalake import DeltaTable
 from deltalake.exceptions import TableNotFoundError
+from pyiceberg.expressions import BooleanExpression
+from pyiceberg.io.pyarrow import schema_to_pyarrow
+from pyiceberg.table import ALWAYS_TRUE
 
 from lake_assets.base.grain import HOUR, Grain
 from lake_assets.base.hours import hour_key
@@ -116,7 +119,7 @@ class NewestHour:
                 remedy="Push it after a session has published one.",
             )
         return Reading(
-            rows=found.scan(row_filter=iceberg.within(found, self.time_column, newest)).to_arrow_batch_reader(),
+            rows=_rows(found, iceberg.within(found, self.time_column, newest)),
             of=hour_key(newest[0]),
             expected=rows_between(found, self.time_column, newest[0], newest[-1]),
             head=head,
@@ -168,11 +171,19 @@ class WholeIceberg:
         if snapshot is None:
             raise UsageError(f"{self.table} has no rows yet.", remedy="Push it after a session has published some.")
         return Reading(
-            rows=found.scan().to_arrow_batch_reader(),
+            rows=_rows(found, ALWAYS_TRUE),
             of=f"snapshot {snapshot}",
             expected=sum(rows_by_hour(found, self.time_column).values()),
             head=str(snapshot),
         )
+
+
+def _rows(found: Table, condition: BooleanExpression) -> pa.RecordBatchReader:
+    """Not by pyiceberg's own reader: it reads ahead without a limit, until all rows are in memory."""
+    scan = found.scan(row_filter=condition)
+    schema = schema_to_pyarrow(scan.projection())
+    batches = iceberg.rows_of_files(found, scan.plan_files(), found.schema().column_names, condition)
+    return pa.RecordBatchReader.from_batches(schema, (batch.cast(schema) for batch in batches))
 
 
 @dataclass(frozen=True)
