@@ -63,7 +63,7 @@ def click(hour: int | None, identifier: str | None, number: int | None = None) -
     return {"click_id": identifier, "at": hour and START + timedelta(hours=hour, minutes=5), "number": number}
 
 
-def partitions(lake: LakeDoor, table: str, *columns: str) -> list[tuple[dict[str, str], int, int, list[Any]]]:
+def partitions(lake: LakeDoor, table: str, *columns: str) -> list[tuple[dict[str, str | None], int, int, list[Any]]]:
     """Of each partition: rows, files, and of each column least, greatest and number of nulls."""
     return [
         (p["partition"], p["rows"], p["files"], [(c["lower"], c["upper"], c["nulls"]) for c in p["columns"]])
