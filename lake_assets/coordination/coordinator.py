@@ -61,6 +61,7 @@ class JobCoordinator:
         *,
         first: bool = False,
         claim: Claim | None = None,
+        may_begin: Callable[[], None] = lambda: None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """Write nothing yet.
@@ -73,6 +74,7 @@ class JobCoordinator:
             timeout: Seconds that `lock()` waits; more than 0.
             first: Whether it may run when no stream has run yet. A stream with predecessor `ANY` always may.
             claim: What `claim()` calls.
+            may_begin: Called under the lock before a turn begins. If it raises, no turn begins, and the lock is free.
             clock: Monotonic seconds.
 
         Raises:
@@ -84,6 +86,7 @@ class JobCoordinator:
         self._zk = zk
         self._timeout = timeout
         self._claim = claim
+        self._may_begin = may_begin
         self._clock = clock
         self._registry = Registry(zk, lock_name)
         self._handle: LockHandle | None = None
@@ -175,12 +178,14 @@ class JobCoordinator:
             NotHolder: The lock is not held.
             LockLost: The lock is released.
             RegistryDamaged: The lock is released.
+            Exception: What `may_begin` raises. The lock is released.
         """
         handle = self._required_handle()
         if self._turn is None:
             try:
+                self._may_begin()
                 self._turn = self._begin(handle)
-            except CoordinationError:
+            except Exception:
                 self.unlock()
                 raise
         return self._turn.predecessor

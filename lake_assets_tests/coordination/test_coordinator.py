@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from itertools import pairwise
 from pathlib import Path
 
@@ -309,6 +310,30 @@ def test_work_that_fails_leaves_the_turn_to_be_redone(streams: Streams) -> None:
         _ = 1 / 0
     assert b'"ingestion", "state": "running"' in streams.turn()
     assert streams.contenders() == []
+
+
+def test_no_turn_begins_of_who_already_waits_when_turns_are_forbidden(
+    streams: Streams, connect: Connect, lock_name: str
+) -> None:
+    forbidden = threading.Event()
+
+    def may_begin() -> None:
+        if forbidden.is_set():
+            raise ZeroDivisionError
+
+    waiting = JobCoordinator(lock_name, "other", ANY, connect(), timeout=PATIENCE_SECONDS, may_begin=may_begin)
+    with ThreadPoolExecutor(1) as pool:
+        with streams.ingestion.turn(max_wait=PATIENCE_SECONDS):
+            taken = pool.submit(lambda: waiting.turn(max_wait=PATIENCE_SECONDS).__enter__())
+            while len(streams.contenders()) < 2:
+                time.sleep(0.05)
+            forbidden.set()
+        with pytest.raises(ZeroDivisionError):
+            taken.result()
+    assert (streams.contenders(), streams.waiting()) == ([], [])
+    assert b'"ingestion", "state": "done"' in streams.turn()
+    forbidden.clear()
+    assert play(waiting) == "ingestion"
 
 
 def test_whoever_waits_too_long_gives_up_names_the_pair_and_leaves_nothing(streams: Streams) -> None:

@@ -120,7 +120,6 @@ def take_turn(
         UsageError: The lake is paused.
         CoordinationError: The turn was refused, or the lock was lost.
     """
-    tables.refuse_if_paused()
     coordinated = coordinator(tables, zk, spark, timeout=max_wait)
     with coordinated.turn(max_wait=max_wait):
         return maintain(tables, spark, coordinated, retain_hours=retain_hours)

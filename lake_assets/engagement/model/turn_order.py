@@ -90,4 +90,13 @@ def coordinator_of(
     check_turns(tables.lake)
     declared = turn_order(tables.lake)[name]
     claim = partial(tables.claims.claim, spark)
-    return JobCoordinator(tables.lake.lock, name, declared.accepts, zk, timeout, first=declared.first, claim=claim)
+    return JobCoordinator(
+        tables.lake.lock,
+        name,
+        declared.accepts,
+        zk,
+        timeout,
+        first=declared.first,
+        claim=claim,
+        may_begin=tables.refuse_if_paused,
+    )

@@ -32,7 +32,7 @@ from lake_assets.engagement.model.offsets import Offsets
 from lake_assets.engagement.model.tables import LakeTables
 from lake_assets.engagement.streams.batch import Stream
 from lake_assets.engagement.streams.turn import TurnReport, coordinator, open_stream, take_turn, with_effect
-from lake_assets.errors import LakeError, ServiceError
+from lake_assets.errors import LakeError, ServiceError, UsageError
 from lake_assets.errors.texts import chain_text, first_line
 
 if TYPE_CHECKING:
@@ -180,10 +180,13 @@ class _ContinuousStream:
             self._query.stop()
 
     def _fail(self, error: BaseException | None) -> None:
-        """Report a failure, if it is another one than before, and wait a while."""
+        """Report a failure, and wait a while."""
         self._retry_at = time.monotonic() + RETRY_SECONDS
-        found = error or ServiceError("Spark has ended its query.", remedy="It is started again.")
-        text = str(found) if isinstance(found, LakeError) else first_line(chain_text(found))
+        self._report(error or ServiceError("Spark has ended its query.", remedy="It is started again."))
+
+    def _report(self, error: BaseException) -> None:
+        """Report what is wrong, if it is something else than before."""
+        text = str(error) if isinstance(error, LakeError) else first_line(chain_text(error))
         if text != self._told:
             self._told = text
             self.on_error(self.stream.name, text)
@@ -242,8 +245,15 @@ class _ContinuousStream:
                 return
 
     def _take(self, until: Offsets | None) -> TurnReport:
-        if self.stop.is_set():
-            raise _Stopping(self.stream.app_name)
+        while True:
+            if self.stop.is_set():
+                raise _Stopping(self.stream.app_name)
+            try:
+                self.stream.tables.refuse_if_paused()
+                break
+            except UsageError as paused:  # the query waits, for Spark logs each failure of a query
+                self._report(paused)
+                self._sleep_unless_stopping(RETRY_SECONDS)
         report = with_effect(
             self.stream,
             take_turn(

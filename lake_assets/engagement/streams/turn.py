@@ -97,7 +97,6 @@ def take_turn(
         CoordinationError: The turn was refused, or the lock was lost.
         StreamError: As for `run_batch`. The coordinator's state then says what is wrong with a batch that failed.
     """
-    stream.tables.refuse_if_paused()
     started_at = clock()
     lost: MessagesLost | None = None
     report: BatchReport | None = None

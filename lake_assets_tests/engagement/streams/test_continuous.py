@@ -152,6 +152,13 @@ def test_streams_run_on_and_turns_may_come_between(mail: Mail) -> None:
         traffic.ask("globex", "convert", "lead 3", "lead 4")
         driver.until(lambda: mail.has_all("mutation"))
         traffic.assert_true()
+        traffic.tables.set_paused("2026-01-01T08:00:00Z")
+        traffic.send(range(60, 65))
+        driver.until(lambda: "mutation: The lake" in driver.text())
+        traffic.tables.set_paused(None)
+        driver.until(lambda: mail.has_all("ingestion"))
+        traffic.assert_true()
+        assert driver.text().count("is paused since") == 1  # Spark logs whatever ends a query, too
         driver.interrupt()
     for turn in driver.turns():
         assert turn["predecessor"] == "ingestion" or turn["stream"] != "mutation"
