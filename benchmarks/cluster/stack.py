@@ -68,6 +68,7 @@ class Cluster:
             "LAKE_LANDING_MANIFEST_URI": landing,
             "LAKE_DAGSTER_URI": dagster,
             "LAKE_WAREHOUSE": f"s3://{BUCKET}/warehouse",
+            "LAKE_SERVING_FOLDER": f"s3://{BUCKET}/serving",
             "LAKE_CATALOG__S3__ENDPOINT": f"http://{LOOPBACK}:{ports['s3']}",
             "LAKE_CATALOG__S3__ACCESS_KEY_ID": KEY_ID,
             "LAKE_CATALOG__S3__SECRET_ACCESS_KEY": KEY,

@@ -55,15 +55,7 @@ SERVED_CHECKSUM = "served_checksum"
 def check_push(
     serving: Serving, key: dg.AssetKey, source: Source, report: PushReport, reading: Reading
 ) -> list[dg.AssetCheckResult]:
-    """Return the results of both checks.
-
-    Args:
-        serving: The served tables.
-        key: Of the pushed asset.
-        source: That was pushed.
-        report: Of the push.
-        reading: The rows that were pushed.
-    """
+    """Return the results of both checks of a pushed asset. reading: the rows that were pushed."""
     return [row_count(serving, key, source, reading), served_checksum(serving, key, report)]
 
 
@@ -160,11 +152,6 @@ def _decide(
     return _decide_for_head(context, group, asset, head, clock)
 
 
-def _pushed_at(instance: dg.DagsterInstance, key: dg.AssetKey) -> float:
-    event = instance.get_latest_materialization_event(key)
-    return event.timestamp if event else 0
-
-
 def _decide_for_head(
     context: dg.SensorEvaluationContext, group: PushGroup, asset: dg.AssetsDefinition, head: str, clock: Clock
 ) -> dg.RunRequest | str:
@@ -175,7 +162,8 @@ def _decide_for_head(
         return "the current state of its sources was pushed."
     failed = ended_attempts(context.instance, state, tag=PUSH_TAG, statuses=FAILED)
     rest = rest_seconds(failed, "", clock().timestamp())
-    since = clock().timestamp() - max(_pushed_at(context.instance, key) for key in asset.keys)
+    pushes = filter(None, map(context.instance.get_latest_materialization_event, asset.keys))
+    since = clock().timestamp() - max((push.timestamp for push in pushes), default=0)
     if not failed and since < group.seconds:
         return f"it is pushed every {group.seconds} s at most; the next push is in {group.seconds - since:.0f} s."
     failures = f"{len(failed)} pushes of {head} failed"
@@ -225,7 +213,9 @@ def serving_asset(group: PushGroup, clock: Clock) -> dg.AssetsDefinition:
     @dg.multi_asset(
         name=f"{GROUP}__{group.step}",
         specs=specs,
-        check_specs=_check_specs(specs),
+        check_specs=[
+            dg.AssetCheckSpec(name, asset=spec.key) for spec in specs for name in (ROW_COUNT, SERVED_CHECKSUM)
+        ],
         pool=f"{GROUP}.{group.name}",
     )
     def step(
@@ -241,30 +231,16 @@ def serving_asset(group: PushGroup, clock: Clock) -> dg.AssetsDefinition:
                 erased_at = last_erasure(catalog)
                 for source, reading, report in pushed:
                     serving.writer.clean_up(source.name, retention=serving.retention, erased_at=erased_at)
-                    yield _materialized(serving, source, reading, report, reports)
+                    key = serving_key(source)
+                    yield dg.MaterializeResult(
+                        asset_key=key,
+                        metadata=push_metadata(serving, reports, report, reading.of),
+                        check_results=check_push(serving, key, source, report, reading),
+                    )
         except LakeError as error:
             raise failure(error) from error
 
     return step
-
-
-def _check_specs(specs: Iterable[dg.AssetSpec]) -> list[dg.AssetCheckSpec]:
-    found = []
-    for spec in specs:
-        found.append(dg.AssetCheckSpec(ROW_COUNT, asset=spec.key))
-        found.append(dg.AssetCheckSpec(SERVED_CHECKSUM, asset=spec.key))
-    return found
-
-
-def _materialized(
-    serving: Serving, source: Source, reading: Reading, report: PushReport, reports: Sequence[PushReport]
-) -> dg.MaterializeResult[None]:
-    key = serving_key(source)
-    return dg.MaterializeResult(
-        asset_key=key,
-        metadata=push_metadata(serving, reports, report, reading.of),
-        check_results=check_push(serving, key, source, report, reading),
-    )
 
 
 def push_metadata(

@@ -48,9 +48,8 @@ def tables_of(sql: str) -> frozenset[str]:
         QueryRefused: The query is not allowed, or cannot be parsed.
     """
     nodes = list(_nodes(_parsed(sql)))
-    common: set[str] = set()
-    for node in nodes:
-        common.update(_common_tables(node))
+    with_tables = [entry for node in nodes for entry in (node.get("cte_map") or {}).get("map", [])]
+    common = {entry["key"].lower() for entry in with_tables}
     hidden = common & _system_views()
     if hidden:
         raise _refused(f"{min(hidden)} is a name of DuckDB's own")
@@ -89,12 +88,6 @@ def _nodes(value: Any) -> Iterator[dict[str, Any]]:
             waiting.extend(found.values())
         elif isinstance(found, list):
             waiting.extend(found)
-
-
-def _common_tables(node: dict[str, Any]) -> list[str]:
-    """The names of common table expressions (WITH)."""
-    expressions = node.get("cte_map") or {}
-    return [entry["key"].lower() for entry in expressions.get("map", [])]
 
 
 def _table_path(node: dict[str, Any]) -> tuple[str, ...]:
@@ -167,37 +160,23 @@ class CheckedFiles:
         for name in segments:
             self._files.fetch(table, name)
             found[name] = _identity(self._files.path(table, name))
-        unknown = _unknown(found, known)
+        unknown = [name for name, identity in found.items() if identity is None or known.get(name) != identity]
         checksums = {info.name: info.sha256 for info in self._registry.infos(table, unknown)}
         if len(checksums) < len(unknown):
             return False
         for name in unknown:
             if seconds_left() <= 0:
                 raise TimeoutError
-            _compare(table, name, self._files.path(table, name), checksums[name])
+            try:
+                checksum = sha256_of(self._files.path(table, name))
+            except OSError as error:
+                raise SegmentDamaged(table, name) from error
+            if checksum != checksums[name]:
+                raise SegmentDamaged(table, name)
             known[name] = found[name]  # one by one: a query that is stopped leaves less to the next one
-        _remove(known, known.keys() - found.keys())
+        for name in known.keys() - found.keys():
+            known.pop(name, None)  # another query may have removed it
         return True
-
-
-def _unknown(found: Identities, known: Identities) -> list[str]:
-    """Return the segments that are gone, or differ from what was compared."""
-    return [name for name, identity in found.items() if identity is None or known.get(name) != identity]
-
-
-def _remove(known: Identities, segments: Iterable[str]) -> None:
-    """Another query may have removed them."""
-    for name in segments:
-        known.pop(name, None)
-
-
-def _compare(table: str, segment: str, file: Path, expected: str) -> None:
-    try:
-        found = sha256_of(file)
-    except OSError as error:
-        raise SegmentDamaged(table, segment) from error
-    if found != expected:
-        raise SegmentDamaged(table, segment)
 
 
 def _identity(file: Path) -> Identity | None:
@@ -282,23 +261,19 @@ class Broker:
             TimeoutError: The time of the lease has passed.
             LineageBusy: Other clients kept writing the lineage.
         """
+        lease = pinned.lease
         for _ in range(MAX_TRIES):
+            names = {table: [file.stem for file in files] for table, files in pinned.files.items()}
             try:
-                if self._is_whole(pinned):
+                if all(
+                    self._checked.check(table, names[table], seconds_left=lambda: lease.seconds_left) for table in names
+                ):
                     return pinned
             except SegmentDamaged:
-                pinned.lease.confirm()  # without the lease, files may be gone
+                lease.confirm()  # without the lease, files may be gone
                 raise
-            pinned = self._pinned(self._routed(pinned.files, pinned.lease.seconds_left), pinned.lease)
+            pinned = self._pinned(self._routed(pinned.files, lease.seconds_left), lease)
         raise LineageBusy(pinned.files, MAX_TRIES)
-
-    def _is_whole(self, pinned: Pinned) -> bool:
-        """Whether all of its segments are still registered; their files are compared on the way."""
-        for table, files in pinned.files.items():
-            names = [file.stem for file in files]
-            if not self._checked.check(table, names, seconds_left=lambda: pinned.lease.seconds_left):
-                return False
-        return True
 
     def _routed(self, tables: Iterable[str], seconds: float) -> States:
         """The states of tables, all of which readers see something of."""
@@ -383,7 +358,8 @@ class Forker:
                 (sys.executable, "-m", "lake_assets.serving.query_worker"),
                 stdin=theirs.fileno(),
                 stdout=subprocess.DEVNULL,
-                env={**_without_settings(os.environ), **ONE_THREAD},
+                # without settings: a worker needs none, and some are secret
+                env={name: os.environ[name] for name in os.environ if not name.startswith("LAKE_")} | ONE_THREAD,
                 start_new_session=True,  # Ctrl-C ends the server, and so all of them
             )
 
@@ -433,11 +409,6 @@ class Workers:
                 self._forker.close()
                 self._forker = Forker()
                 return self._forker.worker()
-
-
-def _without_settings(environment: Mapping[str, str]) -> dict[str, str]:
-    """A worker needs no settings, and some are secret."""
-    return {name: value for name, value in environment.items() if not name.startswith("LAKE_")}
 
 
 WORKERS = Workers()
@@ -496,7 +467,14 @@ def query(broker: Broker, sql: str, limits: QueryLimits) -> Result:
 
 def _result(worker: Worker, sql: str, limits: QueryLimits, pinned: Pinned) -> Result:
     """Read rows up to the limit. The worker sends batches without being asked, so it computes some more of them."""
-    worker.ask(_question(sql, limits, pinned), seconds_left=lambda: pinned.lease.seconds_left)
+    question = Question(
+        sql=sql,
+        files=pinned.paths(),
+        threads=limits.threads,
+        memory_mb=limits.memory_mb,
+        cpu_seconds=limits.threads * limits.seconds + 1,
+    )
+    worker.ask(question, seconds_left=lambda: pinned.lease.seconds_left)
     streams = _streams(worker, limits, pinned)
     schema = next(streams).schema
     rows: list[tuple[Any, ...]] = []
@@ -516,16 +494,6 @@ def _result(worker: Worker, sql: str, limits: QueryLimits, pinned: Pinned) -> Re
         rows=rows[: limits.rows],
         truncated=len(rows) > limits.rows,
         versions=pinned.versions,
-    )
-
-
-def _question(sql: str, limits: QueryLimits, pinned: Pinned) -> Question:
-    return Question(
-        sql=sql,
-        files=pinned.paths(),
-        threads=limits.threads,
-        memory_mb=limits.memory_mb,
-        cpu_seconds=limits.threads * limits.seconds + 1,
     )
 
 

@@ -196,30 +196,13 @@ def decode_segment(data: bytes, path: str) -> SegmentInfo:
 
 
 def _encode_entry(entry: LineageEntry) -> list[str]:
-    return [
-        _join(entry.segments_from),
-        _join(entry.segments_to),
-        entry.state.value,
-        str(milliseconds(entry.timestamp)),
-    ]
+    names = (",".join(map(checked_segment, segments)) for segments in (entry.segments_from, entry.segments_to))
+    return [*names, entry.state.value, str(milliseconds(entry.timestamp))]
 
 
 def _decode_entry(entry_id: str, sources: str, targets: str, state: str, timestamp: str) -> LineageEntry:
-    return LineageEntry(
-        id=entry_id,
-        segments_from=_split(sources),
-        segments_to=_split(targets),
-        state=State(state),
-        timestamp=_moment(timestamp),
-    )
-
-
-def _join(names: Iterable[str]) -> str:
-    return ",".join(checked_segment(name) for name in names)
-
-
-def _split(names: str) -> tuple[str, ...]:
-    return tuple(name for name in names.split(",") if name)
+    segments_from, segments_to = (tuple(filter(None, names.split(","))) for names in (sources, targets))
+    return LineageEntry(entry_id, segments_from, segments_to, State(state), _moment(timestamp))
 
 
 def _encode(
