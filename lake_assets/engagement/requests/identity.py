@@ -11,11 +11,12 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Literal, get_args
-
-import networkx as nx
+from typing import TYPE_CHECKING, Literal, get_args
 
 from lake_assets.errors import UsageError
+
+if TYPE_CHECKING:
+    import networkx as nx
 
 Op = Literal["convert", "merge", "delete"]
 OPS: tuple[Op, ...] = get_args(Op)
@@ -78,6 +79,8 @@ def in_order(requests: Iterable[MutationRequest]) -> list[MutationRequest]:
 
 def id_graph(requests: Iterable[MutationRequest]) -> nx.Graph[str]:
     """Return the graph of the ids that requests name. An edge joins two ids between which rows move."""
+    import networkx as nx  # a fifth of a second, and few commands draw a graph
+
     graph: nx.Graph[str] = nx.Graph()
     for request in requests:
         graph.add_node(request.old_id)

@@ -8,12 +8,13 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Literal, get_args
-
-import networkx as nx
+from typing import TYPE_CHECKING, Literal, get_args
 
 from lake_assets.engagement.requests.identity import MutationRequest, id_graph
 from lake_assets.errors import UsageError
+
+if TYPE_CHECKING:
+    import networkx as nx
 
 RetentionOp = Literal["ttl", "gdpr"]
 RETENTION_OPS: tuple[RetentionOp, ...] = get_args(RetentionOp)
@@ -98,6 +99,8 @@ def erased_ids(requests: Iterable[RetentionRequest], links: Iterable[MutationReq
 
 def least_id_of_person(links: Iterable[MutationRequest]) -> dict[str, str]:
     """Return each id that requests name → the least id of the same person, as `erased_ids` connects them."""
+    import networkx as nx
+
     least: dict[str, str] = {}
     for ids in nx.connected_components(id_graph(links)):
         least.update(dict.fromkeys(ids, min(ids)))
@@ -105,6 +108,8 @@ def least_id_of_person(links: Iterable[MutationRequest]) -> dict[str, str]:
 
 
 def _ids_of_person(graph: nx.Graph[str], who_id: str) -> set[str]:
+    import networkx as nx
+
     if who_id not in graph:
         return {who_id}
     return set(nx.node_connected_component(graph, who_id))
