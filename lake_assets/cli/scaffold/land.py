@@ -11,12 +11,14 @@ from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from pyiceberg.exceptions import CommitFailedException
+
 from lake_assets.base.hours import hour_key, hour_of
 from lake_assets.cli.common import require_begun
 from lake_assets.cli.scaffold.read_files import Dialect, open_file
 from lake_assets.errors import UsageError
 from lake_assets.incremental.declaration import Pipeline, RawTable
-from lake_assets.incremental.engine.iceberg import COMPLETE_THROUGH, check_columns, complete_through, load
+from lake_assets.incremental.engine.iceberg import COMPLETE_THROUGH, check_columns, complete_through, load, retrying
 from lake_assets.incremental.engine.planner import MAX_HOURS_BEYOND
 
 if TYPE_CHECKING:
@@ -91,7 +93,11 @@ def land_files(
     except BaseException:
         landing.discard()
         raise
-    landing.commit(through)
+    try:
+        landing.commit(catalog, through)
+    except CommitFailedException:
+        landing.discard()
+        raise
     if landing.oldest is not None and landing.oldest < pipeline.start_hour:
         describe(
             f"{table} has rows of hours before {pipeline.start}, the first event hour: targets quarantine them."
@@ -150,15 +156,28 @@ class _Landing:
         for file in self._files:
             self.table.io.delete(file.file_path)
 
-    def commit(self, through: int | None) -> None:
-        """Append the data files to the table, and set its complete-through, in one commit."""
-        with self.table.transaction() as transaction:
-            if self._files:
-                with transaction.update_snapshot().fast_append() as append:
-                    for file in self._files:
-                        append.append_data_file(file)
-            if through is not None:
-                transaction.set_properties({COMPLETE_THROUGH: hour_key(through)})
+    def commit(self, catalog: Catalog, through: int | None) -> None:
+        """Append the data files to the table, and set its complete-through, in one commit; a later one stays."""
+        name = ".".join(self.table.name())
+        for attempt in retrying():
+            with attempt:
+                table = load(catalog, name)
+                # pyiceberg would try again by itself, with an hour that another commit may have passed.
+                table.metadata.properties["commit.retry.num-retries"] = "0"
+                present = complete_through(table, name)
+                try:
+                    with table.transaction() as transaction:
+                        if self._files:
+                            with transaction.update_snapshot().fast_append() as append:
+                                for file in self._files:
+                                    append.append_data_file(file)
+                        if through is not None and (present is None or through > present):
+                            transaction.set_properties({COMPLETE_THROUGH: hour_key(through)})
+                except ValueError as error:
+                    # After another commit, pyiceberg refuses the sequence number of a snapshot with a `ValueError`.
+                    if load(catalog, name).metadata_location == table.metadata_location:
+                        raise
+                    raise CommitFailedException(f"{name} has moved") from error
 
 
 def _columns(raw: RawTable, found: Table) -> pa.Schema:

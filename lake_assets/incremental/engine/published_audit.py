@@ -16,7 +16,7 @@ from lake_assets.incremental.declaration import Target
 from lake_assets.incremental.engine import iceberg, publish
 from lake_assets.incremental.engine.audit_run import audit_scope, evaluate
 from lake_assets.incremental.engine.columns import check_target
-from lake_assets.incremental.engine.iceberg import rows_between, rows_in_hours
+from lake_assets.incremental.engine.iceberg import hours_present, rows_between, rows_in_hours
 from lake_assets.incremental.engine.model import AuditResult, Committed, HeldHour, PlannedHour, SessionPlan
 from lake_assets.incremental.engine.session import quarantine_results, ties_result
 from lake_assets.incremental.engine.state import State, source_range
@@ -55,23 +55,29 @@ class PublishedAudit:
         return all(audit.passed or not audit.blocking for audit in self.audits)
 
 
-def newest_complete_hours(target: Target, committed: Committed, start: int) -> tuple[int, ...]:
-    """Return the hours of the newest partition that is complete and built; empty if there is none.
+def newest_complete_hours(
+    target: Target, committed: Committed, start: int, present: Collection[int]
+) -> tuple[int, ...]:
+    """Return the hours of the newest partition with rows that is complete and built; without rows, if none has any.
 
     Args:
         target: The target.
         committed: What it has committed.
         start: First hour of the pipeline.
+        present: Hours that have rows.
     """
     if committed.complete_through is None:
         return ()
+    found: tuple[int, ...] = ()
     hour = target.grain.complete(committed.complete_through)
     while hour >= start:
         partition = target.grain.whole([hour])
         if committed.waiting.keys().isdisjoint(partition):
-            return tuple(sorted(partition))
+            found = found or tuple(sorted(partition))
+            if not partition.isdisjoint(present):
+                return tuple(sorted(partition))
         hour = target.grain.first(hour) - 1
-    return ()
+    return found
 
 
 def audit_published(
@@ -101,10 +107,11 @@ def audit_published(
 
     committed = state.committed
     evaluated = tuple(sorted(target.grain.whole(hours)))
-    evaluated = evaluated or newest_complete_hours(target, committed, start)
     table = iceberg.load(catalog, target.table)
     check_target(table, target)
     main = publish.main_id(table)
+    if not evaluated:
+        evaluated = newest_complete_hours(target, committed, start, hours_present(table, target.time_column))
     if main is None or not evaluated:
         raise UsageError(
             f"{target.table} has no complete hour to audit.",

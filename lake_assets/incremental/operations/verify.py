@@ -27,8 +27,9 @@ from lake_assets.incremental.engine.columns import check_target, load_source
 from lake_assets.incremental.engine.iceberg import hours_present
 from lake_assets.incremental.engine.model import Committed, PlannedHour, PlanningInput, SessionPlan
 from lake_assets.incremental.engine.planning import plan
-from lake_assets.incremental.engine.source_changes import Head, changes
+from lake_assets.incremental.engine.source_changes import Head, ReadBudget, changes
 from lake_assets.incremental.engine.state import State
+from lake_assets.settings import settings
 
 if TYPE_CHECKING:
     from pyiceberg.table import Table
@@ -254,12 +255,12 @@ def _full_plan(engine: Engine, target: Target, state: State, table: Table) -> Se
         return None
     check_target(table, target)
     start = engine.pipeline.start_hour
-    found = []
+    found, budget = [], ReadBudget(settings().exact_hours_bytes)
     for source in target.sources:
         watermark = state.watermarks[source.table]
         up_to = Head(watermark.snapshot_id, watermark.complete_through)
         read = load_source(engine.catalog, engine.pipeline, source, reader=target)
-        found.append(changes(read, source, None, start=start, up_to=up_to))
+        found.append(changes(read, source, None, start=start, up_to=up_to, budget=budget))
     decision = plan(
         PlanningInput(target.table, target.mode, tuple(found), Committed(), grain=target.grain, start=start)
     )

@@ -62,6 +62,23 @@ def test_files_become_rows_of_one_commit(catalog: Catalog, tmp_path: Path) -> No
     assert load(catalog, "raw.payments").properties["lake.complete-through"] == "2026-01-01-02:00"
 
 
+def test_the_later_complete_through_of_two_landings_at_once_stays(catalog: Catalog, tmp_path: Path) -> None:
+    create_raw(catalog, PAYMENTS)
+    file = tmp_path / "one.csv"
+    file.write_text(GOOD)
+    land(catalog, file, through="2026-01-01-00:00")
+
+    def in_between(_: str) -> None:
+        if load(catalog, "raw.payments").scan().count() == 1:
+            land(catalog, file, through="2026-01-01-02:00")
+
+    hour = parse_hour("2026-01-01-01:00")
+    land_files(catalog, PIPELINE, "raw.payments", [file], now=NOW, through=hour, describe=in_between)
+    table = load(catalog, "raw.payments")
+    assert table.properties["lake.complete-through"] == "2026-01-01-02:00"
+    assert table.scan().count() == 3
+
+
 HEADER = "payment_id,amount,paid_at\n"
 GOOD = f"{HEADER}p1,1.00,2026-01-01T00:05:00Z\n"
 

@@ -28,9 +28,14 @@ if TYPE_CHECKING:
 HOURS = st.frozensets(st.integers(START - 2, START + 75))
 
 
-@given(st.none() | st.integers(START - 1, START + 75), HOURS, HOURS, HOURS, st.sampled_from([HOUR, DAY]))
-def test_by_default_the_newest_partition_that_is_complete_and_settled(
-    through: int | None, pending: frozenset[int], skipped: frozenset[int], held: frozenset[int], grain: Grain
+@given(st.none() | st.integers(START - 1, START + 75), HOURS, HOURS, HOURS, HOURS, st.sampled_from([HOUR, DAY]))
+def test_by_default_the_newest_partition_with_rows_that_is_complete_and_settled(
+    through: int | None,
+    pending: frozenset[int],
+    skipped: frozenset[int],
+    held: frozenset[int],
+    present: frozenset[int],
+    grain: Grain,
 ) -> None:
     committed = Committed(
         waiting=waiting(
@@ -41,13 +46,15 @@ def test_by_default_the_newest_partition_that_is_complete_and_settled(
         complete_through=through,
     )
     expected: tuple[int, ...] = ()
+    has_rows = False
     for first in range(START, START + 76):
         partition = tuple(range(first, first + grain.hours))
         is_whole = first % grain.hours == 0
         is_complete = through is not None and partition[-1] <= through
-        if is_whole and is_complete and not {*partition} & (pending | skipped | held):
-            expected = partition
-    assert newest_complete_hours(replace(click_fact, grain=grain), committed, START) == expected
+        is_better = bool({*partition} & present) or not has_rows
+        if is_whole and is_complete and is_better and not {*partition} & (pending | skipped | held):
+            expected, has_rows = partition, bool({*partition} & present)
+    assert newest_complete_hours(replace(click_fact, grain=grain), committed, START, present) == expected
 
 
 def test_an_audit_that_only_warns_does_not_fail_the_whole() -> None:
