@@ -117,7 +117,7 @@ def test_concurrent_commits_of_both_sides_are_all_kept(spark: SparkSession, cata
     processes = [appender(home.home, table, 8) for table in ("a.p1", "a.p2", "a.shared")]
     with ThreadPoolExecutor() as threads:
         list(threads.map(insert, ["a.s1", "a.s2", "a.shared"]))
-    assert [process.wait(120) for process in processes] == [0, 0, 0]
+    assert [process.wait(300) for process in processes] == [0, 0, 0]
 
     found = {table: count(catalog, table) for table in ("a.p1", "a.p2", "a.s1", "a.s2", "a.shared")}
     assert found == {"a.p1": 8, "a.p2": 8, "a.s1": 8, "a.s2": 8, "a.shared": 16}
@@ -130,7 +130,7 @@ def test_all_that_open_a_new_catalog_at_once_succeed(home: Settings) -> None:
     processes = [subprocess.Popen([sys.executable, "-c", opens, str(home.home)]) for _ in range(4)]
     with ThreadPoolExecutor() as threads:
         assert list(threads.map(namespaces, [home, home])) == [[], []]
-    assert [process.wait(60) for process in processes] == [0] * 4
+    assert [process.wait(300) for process in processes] == [0] * 4
 
 
 @pytest.mark.journey
@@ -142,7 +142,7 @@ def test_commits_of_both_sides_wait_for_a_locked_file(spark: SparkSession, catal
     threading.Timer(7, lambda: lock.execute("ROLLBACK")).start()  # longer than the 5 s that SQLite's drivers wait
     python = appender(home.home, "a.one", 1)
     spark.sql("INSERT INTO lake.a.one VALUES (1)")
-    assert python.wait(60) == 0
+    assert python.wait(300) == 0
     assert count(catalog, "a.one") == 2
 
 

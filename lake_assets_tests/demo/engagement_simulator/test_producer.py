@@ -24,7 +24,7 @@ def received(servers: str, topic: str) -> Iterator[Message]:
     consumer = Consumer({"bootstrap.servers": servers, "group.id": topic})
     for partition, end in state.end.items():
         consumer.assign([TopicPartition(topic, partition, 0)])
-        for message in consumer.consume(end, timeout=10):
+        for message in consumer.consume(end, timeout=60):
             yield Message(topic, message.key() or b"", message.value() or b"", message.timestamp()[1])
     consumer.close()
 
