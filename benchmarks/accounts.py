@@ -28,7 +28,7 @@ import psutil
 
 from benchmarks.event_log import CPU, RUN, Span, logged, task_seconds
 from benchmarks.processes import spark_server
-from lake_assets.base.grain import HOUR
+from lake_assets.base.hours import HOUR
 from lake_assets.connections.catalog import open_catalog
 from lake_assets.connections.spark import open_spark
 from lake_assets.demo.membership_simulator import Arrival, Outage, Population, Simulation, generate, land, measure
@@ -36,8 +36,8 @@ from lake_assets.incremental.declaration import Sequential
 from lake_assets.incremental.engine.engine import Engine
 from lake_assets.incremental.engine.model import SessionReport
 from lake_assets.membership import PIPELINE
+from lake_assets.services.servers import spark as spark_service
 from lake_assets.services.service import free_port, running
-from lake_assets.services.spark import spark as spark_service
 from lake_assets.settings import Settings, settings
 
 if TYPE_CHECKING:

@@ -22,9 +22,9 @@ from lake_assets.coordination import ANY, JobCoordinator, zookeeper_client
 from lake_assets.engagement.model.lakes import EMAIL_EVENT
 from lake_assets.engagement.model.tables import open_tables
 from lake_assets.engagement.model.turn_order import coordinator_of
+from lake_assets.services.lifecycle import lake_services
+from lake_assets.services.servers import ensemble
 from lake_assets.services.service import all_running
-from lake_assets.services.stack import lake_services
-from lake_assets.services.zookeeper import ensemble
 from lake_assets.settings import Settings
 
 LOCK = "benchmark"

@@ -31,7 +31,7 @@ from lake_assets.engagement.model.table_schemas import ENGAGEMENT
 from lake_assets.engagement.model.tables import LakeTables, open_tables
 from lake_assets.engagement.monitoring.audits import repeated_ids
 from lake_assets.engagement.streams.turn import coordinator, open_stream, take_turn
-from lake_assets.services.stack import lake_services
+from lake_assets.services.lifecycle import lake_services
 from lake_assets.settings import Settings
 
 if TYPE_CHECKING:

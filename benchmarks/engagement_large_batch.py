@@ -39,7 +39,7 @@ from lake_assets.engagement.model.table_schemas import ENGAGEMENT, SENT_WHO_ID
 from lake_assets.engagement.model.tables import LakeTables, open_tables
 from lake_assets.engagement.streams.batch import BatchCommit, Stream, run_batch
 from lake_assets.engagement.streams.turn import open_stream
-from lake_assets.services.stack import lake_services
+from lake_assets.services.lifecycle import lake_services
 from lake_assets.settings import Settings
 
 if TYPE_CHECKING:

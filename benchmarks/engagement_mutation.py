@@ -38,7 +38,7 @@ from lake_assets.engagement.model.tables import LakeTables, open_tables
 from lake_assets.engagement.streams.batch import BatchReport, run_batch
 from lake_assets.engagement.streams.pruning import scope_of_dates
 from lake_assets.engagement.streams.turn import open_stream
-from lake_assets.services.stack import lake_services
+from lake_assets.services.lifecycle import lake_services
 from lake_assets.settings import Settings
 
 if TYPE_CHECKING:

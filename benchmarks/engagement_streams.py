@@ -41,7 +41,7 @@ from lake_assets.engagement.streams.batch import BatchReport, Guard, Stream, run
 from lake_assets.engagement.streams.turn import coordinator, open_stream
 from lake_assets.errors import LockNotFree, TurnRefused
 from lake_assets.services.browser import browser
-from lake_assets.services.stack import lake_services
+from lake_assets.services.lifecycle import lake_services
 from lake_assets.settings import Settings, settings
 
 SIDES = {"with": "with the coordinator", "without": "without it"}

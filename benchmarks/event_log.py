@@ -9,8 +9,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from lake_assets.services.servers import conf_options
 from lake_assets.services.service import Service
-from lake_assets.services.spark import conf_options
 
 Span = tuple[float, float]
 """Start and end, both inclusive, in seconds since 1970-01-01 UTC."""

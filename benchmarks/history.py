@@ -48,8 +48,8 @@ from lake_assets.incremental.engine.engine import Engine
 from lake_assets.incremental.engine.model import Committed, SessionPlan, SessionReport, SourceRange
 from lake_assets.incremental.engine.state import after_session, commit_state
 from lake_assets.membership import PIPELINE
+from lake_assets.services.servers import spark as spark_service
 from lake_assets.services.service import free_port, running
-from lake_assets.services.spark import spark as spark_service
 from lake_assets.settings import Settings, settings
 
 if TYPE_CHECKING:

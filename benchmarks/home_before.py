@@ -45,10 +45,10 @@ RUNNING_SPARK = "LAKE_TESTS_SPARK"
 SERVERS = """
 import json, sys
 from lake_assets.connections.addresses import create_spark_token, spark_address
-from lake_assets.services.kafka import kafka
+from lake_assets.services.servers import kafka
 from lake_assets.services.service import all_running, free_port
-from lake_assets.services.spark import spark
-from lake_assets.services.zookeeper import zookeeper
+from lake_assets.services.servers import spark
+from lake_assets.services.servers import zookeeper
 from lake_assets.settings import settings
 
 found = settings()

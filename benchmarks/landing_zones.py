@@ -33,7 +33,7 @@ from lake_assets.landing.landing_service import LandingService
 from lake_assets.landing.zones import open_zones
 from lake_assets.membership import PIPELINE
 from lake_assets.membership.raw import SIGNUPS
-from lake_assets.services.kafka import kafka
+from lake_assets.services.servers import kafka
 from lake_assets.services.service import free_port, running
 from lake_assets.settings import Settings
 

@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING
 
 from benchmarks.processes import spark_server
 from lake_assets.connections.spark import CLASS_PATH, open_spark
+from lake_assets.services.servers import spark as spark_service
 from lake_assets.services.service import free_port, running
-from lake_assets.services.spark import spark as spark_service
 from lake_assets.settings import Settings, settings
 
 if TYPE_CHECKING:

@@ -23,8 +23,8 @@ import pyarrow as pa
 from kazoo.client import KazooClient
 
 from lake_assets.coordination import zookeeper_client
+from lake_assets.services.servers import zookeeper
 from lake_assets.services.service import free_port, running
-from lake_assets.services.zookeeper import zookeeper
 from lake_assets.serving.lineage import (
     Change,
     LineageEntry,

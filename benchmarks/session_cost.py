@@ -42,8 +42,8 @@ from lake_assets.incremental.engine import iceberg
 from lake_assets.incremental.engine.engine import Engine
 from lake_assets.incremental.engine.model import SessionReport
 from lake_assets.membership import PIPELINE
+from lake_assets.services.servers import spark as spark_service
 from lake_assets.services.service import free_port, running
-from lake_assets.services.spark import spark as spark_service
 from lake_assets.settings import Settings, settings
 
 OWN_FILES = ("session_cost.py", "event_log.py", "processes.py")

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from lake_assets.engagement.notifications.change_reader import read_changes
     from lake_assets.errors import ChangesExpired, LakeError
     from lake_assets.incremental.dagster.assets import incremental_definitions
-    from lake_assets.incremental.dagster.io_manager import LakeIOManager
+    from lake_assets.incremental.dagster.lake_resource import LakeIOManager
     from lake_assets.incremental.declaration import (
         Defer,
         Pipeline,
@@ -78,7 +78,7 @@ _MODULES = {
     "JobCoordinator": "lake_assets.coordination",
     "Lake": "lake_assets.incremental.lake",
     "LakeError": "lake_assets.errors",
-    "LakeIOManager": "lake_assets.incremental.dagster.io_manager",
+    "LakeIOManager": "lake_assets.incremental.dagster.lake_resource",
     "Pipeline": _DECLARATION,
     "RawTable": _DECLARATION,
     "Rule": _DECLARATION,

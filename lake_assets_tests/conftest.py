@@ -27,10 +27,10 @@ from lake_assets.connections.addresses import create_spark_token, spark_address
 from lake_assets.connections.catalog import open_catalog
 from lake_assets.connections.spark import open_spark
 from lake_assets.coordination import zookeeper_client
-from lake_assets.services.kafka import kafka as kafka_service
+from lake_assets.services.servers import kafka as kafka_service
+from lake_assets.services.servers import spark as spark_service
+from lake_assets.services.servers import zookeeper as zookeeper_service
 from lake_assets.services.service import free_port, running
-from lake_assets.services.spark import spark as spark_service
-from lake_assets.services.zookeeper import zookeeper as zookeeper_service
 from lake_assets.settings import Settings
 from lake_assets_tests.object_store import s3_server
 

@@ -20,8 +20,7 @@ FORKED.set_forkserver_preload(
         "lake_assets_tests.landing.loads",
         "lake_assets_tests.serving.child",
         # What these import when they come to need it.
-        "lake_assets.cli.checks.doctor",
-        "lake_assets.cli.columns",
+        "lake_assets.cli.doctor",
         "lake_assets.cli.engagement",
         "lake_assets.cli.erasure",
         "lake_assets.cli.landing",

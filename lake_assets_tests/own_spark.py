@@ -10,8 +10,8 @@ from contextlib import suppress
 from pathlib import Path
 
 from lake_assets.connections.addresses import create_spark_token, spark_address
+from lake_assets.services.servers import spark as spark_service
 from lake_assets.services.service import free_port
-from lake_assets.services.spark import spark as spark_service
 from lake_assets.settings import Settings
 
 

@@ -6,9 +6,8 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
-from lake_assets.services.kafka import kafka
+from lake_assets.services.servers import kafka, zookeeper
 from lake_assets.services.service import free_port, running
-from lake_assets.services.zookeeper import zookeeper
 from lake_assets.settings import Settings
 
 

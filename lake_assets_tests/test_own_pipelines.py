@@ -20,7 +20,7 @@ from pydantic import SecretStr
 
 from lake_assets.errors import UsageError
 from lake_assets.incremental.dagster.assets import incremental_definitions
-from lake_assets.incremental.dagster.watch.watch_sensors import watch_definitions
+from lake_assets.incremental.dagster.watch import watch_definitions
 from lake_assets.incremental.declaration import Pipeline
 from lake_assets.incremental.operations.alerts import Webhook
 from lake_assets.incremental.sql.files import StoredColumns, columns_file, fingerprint, write_columns

@@ -42,7 +42,7 @@ from typer.testing import CliRunner
 from lake_assets.cli.main import app
 from lake_assets.definitions import defs
 from lake_assets.incremental.from_settings import open_engine
-from lake_assets.services.stack import PORT_NAMES, services_of
+from lake_assets.services.lifecycle import PORT_NAMES, services_of
 from lake_assets.settings import settings
 groups = {node.group_name for node in defs().resolve_asset_graph().asset_nodes}
 services = [service.name for service in services_of(settings(), dict.fromkeys(PORT_NAMES, 1))]

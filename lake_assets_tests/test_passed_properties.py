@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lake_assets.cli.start import unknown_variables
+from lake_assets.cli.common import unknown_variables
 from lake_assets.settings import CATALOG, KAFKA, home_directory, is_passed, passed_properties, settings
 
 if TYPE_CHECKING:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 INSTALLED = """
 import json
 import lake_assets
-from lake_assets.services.dagster_services import write_dagster_files
+from lake_assets.services.servers import write_dagster_files
 from lake_assets.settings import Settings, settings
 write_dagster_files(settings(), 4001)
 print(json.dumps([lake_assets.__file__, lake_assets.__version__, str(Settings().home), str(settings().home)]))

@@ -26,8 +26,7 @@ from benchmarks.cluster import faults, other_project
 from benchmarks.cluster.stack import Cluster, cluster, serving
 from benchmarks.faults.__main__ import PAGE
 from benchmarks.faults.table import table, written
-from lake_assets.demo import membership
-from lake_assets.demo.engagement_lake import scenes as engagement
+from lake_assets.demo import engagement, membership
 from lake_assets.services.bootstrap import steps_of_tests
 from lake_assets.settings import PROJECT, settings
 

@@ -13,11 +13,10 @@ from examples.flights.__main__ import open_engine
 from examples.flights.data import observe, package
 from examples.flights.landing import batches, land
 from examples.flights.replay import verdict
-from lake_assets.demo.dagster_api import locations_of_runs
-from lake_assets.demo.output import check, console, headline
-from lake_assets.demo.sessions import wait_until_idle
-from lake_assets.demo.stage import Stage
-from lake_assets.services.dagster_services import LOCATION, dagster_environment
+from lake_assets.demo.home import check, console, headline
+from lake_assets.demo.membership import wait_until_idle
+from lake_assets.demo.stage import Stage, locations_of_runs
+from lake_assets.services.servers import LOCATION, dagster_environment
 from lake_assets.services.service import LOOPBACK, Service, accepts, python_module
 from lake_assets.settings import PROJECT, Settings
 

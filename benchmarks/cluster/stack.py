@@ -17,10 +17,9 @@ from benchmarks.cluster.postgresql import create_databases, database_address, po
 from benchmarks.cluster.standalone import EXECUTOR_CONF, master, master_address, worker
 from lake_assets.connections.spark import MASTER
 from lake_assets.services import lifecycle
-from lake_assets.services.kafka import brokers
+from lake_assets.services.lifecycle import Report, start_services
+from lake_assets.services.servers import brokers, ensemble
 from lake_assets.services.service import LOOPBACK, Service, accepts, free_port, python_module
-from lake_assets.services.start import Report, start_services
-from lake_assets.services.zookeeper import ensemble
 from lake_assets.settings import Settings
 
 WORKERS = ("worker-1", "worker-2")

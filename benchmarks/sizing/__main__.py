@@ -39,8 +39,8 @@ from benchmarks.sizing.lake import MB, SizedLake, Store
 from lake_assets.connections.addresses import LOOPBACK, run_folder
 from lake_assets.connections.spark import MASTER
 from lake_assets.incremental.engine.model import SessionReport
+from lake_assets.services.servers import spark as spark_service
 from lake_assets.services.service import free_port, running
-from lake_assets.services.spark import spark as spark_service
 from lake_assets.settings import Settings, settings
 
 FOR_FEW_ROWS = (

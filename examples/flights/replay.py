@@ -17,7 +17,7 @@ from examples.comparison import Comparison
 from examples.flights.expected import compare
 from examples.flights.landing import Batch, batches, land, landed_until
 from lake_assets.base.hours import hour_start
-from lake_assets.incremental.engine.catch_up import catch_up
+from lake_assets.incremental.engine.engine import catch_up
 
 if TYPE_CHECKING:
     from examples.flights.data import Observations

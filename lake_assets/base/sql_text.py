@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterator, Sequence
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
-from lake_assets.errors.texts import ErrorText
+from lake_assets.errors import ErrorText
 
 if TYPE_CHECKING:
     from pyspark.sql import Column

@@ -1,23 +1,106 @@
-"""Options that several groups of commands share, and the connections that commands open."""
+"""What groups of commands share: options, connections that commands open, and errors as people read them."""
 
 from __future__ import annotations
 
+import os
+import shlex
+import stat
 import sys
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+import traceback
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from datetime import UTC, datetime
+from difflib import get_close_matches
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from dotenv import dotenv_values
 
-from lake_assets.errors import UsageError
-from lake_assets.errors.texts import ErrorText
-from lake_assets.settings import settings
+from lake_assets.connections.addresses import RESTORING_FOLDER
+from lake_assets.connections.catalog import check_version
+from lake_assets.errors import ErrorText, StoredStateError, UsageError
+from lake_assets.errors.described import describe, has_details
+from lake_assets.settings import (
+    ENVIRONMENT_FILE,
+    OF_TESTS,
+    Settings,
+    home_directory,
+    is_passed,
+    settings,
+    variable_name,
+)
 
 if TYPE_CHECKING:
     from lake_assets.incremental.engine.engine import Engine
     from lake_assets.incremental.operations.health import Problem
+
+MAX_BYTES = 5 << 20
+"""Size at which a log is replaced; the one before it is kept as `errors.log.1`."""
+
+OWNER_ONLY = 0o600
+"""Tracebacks may contain values of rows."""
+
+
+def show_error(error: BaseException, home: Path) -> None:
+    """Print an error. If the two lines may not be all there is to know, its traceback is logged."""
+    typer.echo(f"Error: {describe(error)}", err=True)
+    if has_details(error):
+        show_log(log_error(error, home))
+
+
+def log_error(error: BaseException, home: Path) -> Path | None:
+    """Append the traceback of an error to the log. Return the path of the log; None if it cannot be written."""
+    path = home / "logs" / "errors.log"
+    command = " ".join(["lake", *sys.argv[1:2]])
+    lines = traceback.format_exception(error)
+    text = f"{datetime.now(UTC):%Y-%m-%d %H:%M:%S} UTC {command}\n{''.join(lines)}\n"
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        if path.exists() and path.stat().st_size > MAX_BYTES:
+            path.replace(path.with_suffix(".log.1"))
+        file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, OWNER_ONLY)
+        with os.fdopen(file, "a", encoding="utf-8") as opened:
+            opened.write(text)
+    except OSError:
+        return None
+    return path
+
+
+def show_log(path: Path | None) -> None:
+    """Print the path of the log, dimmed."""
+    if path is not None:
+        typer.secho(f"  Details: {path}", dim=True, err=True)
+
+
+def show_failures(failures: Iterable[str]) -> None:
+    """Print the failures of targets, two lines each, and a text that several targets have once."""
+    for text in dict.fromkeys(failures):
+        typer.echo(f"Error: {text}", err=True)
+
+
+def show_warning(text: ErrorText) -> None:
+    """Print a warning."""
+    typer.secho(f"Warning: {text}", fg="yellow", err=True)
+
+
+@contextmanager
+def own_warnings() -> Iterator[None]:
+    """Print warnings of the project as commands do; others as Python does."""
+    as_python_does = warnings.showwarning
+
+    def show(message: Any, category: type[Warning], *rest: Any, **others: Any) -> None:
+        if category.__module__.startswith("lake_assets."):
+            typer.secho(f"Warning: {message}", fg="yellow", err=True)
+        else:
+            as_python_does(message, category, *rest, **others)
+
+    with warnings.catch_warnings():
+        warnings.showwarning = show
+        yield
+
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 Hour = Annotated[str, typer.Argument(metavar="HOUR", help="An hour in UTC, such as 2026-01-01-05:00.")]
@@ -133,3 +216,96 @@ def progress_bar(label: str) -> Iterator[Callable[[int, int], None]]:
             bar.update(done - bar.pos)
 
         yield update
+
+
+SET_BY_COMMANDS = {"LAKE_HOME", "LAKE_KEPT_FOR"}  # No fields: the data directory, and the mark of its processes.
+
+SIMILAR = 0.7  # How similar a setting must be to an unknown variable, from 0 to 1, to be the one that is meant.
+
+MARKS = ("catalog.db", "tables.json", "run", "spark.token")
+"""A folder that has one of these is a data directory, and not one that LAKE_HOME names by mistake, such as /tmp."""
+
+GROUP = stat.S_IRWXG
+OTHERS = stat.S_IRWXO
+
+
+@dataclass(frozen=True)
+class UnknownVariable:
+    """A variable `LAKE_…` that names no setting, where it is set, and the variable that is probably meant, if any."""
+
+    name: str
+    place: str
+    nearest: str | None
+
+
+def unknown_variables() -> list[UnknownVariable]:
+    """Return the variables `LAKE_…` of the environment and of `lake.env` that name no setting, sorted by name."""
+    file = home_directory() / ENVIRONMENT_FILE
+    try:
+        in_file = list(dotenv_values(file))
+    except OSError:  # reported when the settings are read
+        in_file = []
+    places = {**dict.fromkeys(in_file, str(file)), **dict.fromkeys(os.environ, "the environment")}
+    settable = [variable_name(field) for field in Settings.model_fields]
+    found = []
+    for name, place in sorted(places.items()):
+        variable = name.upper()
+        if not variable.startswith("LAKE_") or variable.startswith(OF_TESTS) or is_passed(variable):
+            continue
+        if variable not in SET_BY_COMMANDS.union(settable):
+            nearest = get_close_matches(variable, settable, n=1, cutoff=SIMILAR)
+            found.append(UnknownVariable(name, place, nearest[0] if nearest else None))
+    return found
+
+
+def shown_value(field: str, value: object) -> str:
+    """Return a malformed value of a setting for a message; that of a secret is not shown."""
+    is_secret = "SecretStr" in str(Settings.model_fields[field].annotation)
+    return "malformed" if is_secret else repr(value)
+
+
+def close_to_others(home: Path) -> ErrorText | None:
+    """Let only the owner enter a data directory that a version before has left open to others.
+
+    The permissions of a group stay if the set-group-id bit says that the group shares the folder.
+
+    Returns:
+        What was done, for a person; None if nothing was.
+    """
+    try:
+        status = home.stat()
+    except OSError:
+        return None
+    open_to = OTHERS if status.st_mode & stat.S_ISGID else GROUP | OTHERS
+    is_ours = status.st_uid == os.geteuid() and any((home / mark).exists() for mark in MARKS)
+    if not is_ours or not status.st_mode & open_to or home == Path.home():
+        return None
+    with suppress(OSError):  # a file system without permissions
+        home.chmod(stat.S_IMODE(status.st_mode) & ~open_to)
+        return ErrorText(
+            f"Other users could enter {home}; now only its owner can.",
+            f"To share it with a group, run `chmod g+rwxs {shlex.quote(str(home))}`.",
+        )
+    return None
+
+
+def refuse_unusable_home(home: Path, command: Sequence[str]) -> None:
+    """Let no command work on a half restored data directory, or on that of a later version.
+
+    A restore continues what was interrupted, and services can always be stopped.
+
+    Args:
+        home: The data directory.
+        command: The name of the command, if there is one.
+
+    Raises:
+        StoredStateError: A restore was interrupted.
+        StoredByNewerVersion: A later version has written it.
+    """
+    if command != ["restore"] and (home / RESTORING_FOLDER).exists():
+        raise StoredStateError(
+            f"The restore of {home} was interrupted, so {home} is not complete.",
+            remedy="Run the same `lake restore` again: it continues.",
+        )
+    if command != ["down"]:
+        check_version(home)

@@ -16,7 +16,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from lake_assets.cli.common import AsJson, OutputFile, Partitions, Port, Serve, kafka_servers, zookeeper_hosts
-from lake_assets.pages.terminal.render import render
+from lake_assets.pages.terminal import engagement as views
+from lake_assets.pages.terminal import erasure
+from lake_assets.pages.terminal.render import print_json, print_rows, render, show, to_json
 from lake_assets.settings import settings
 
 if TYPE_CHECKING:
@@ -154,7 +156,6 @@ def retain(lake: LakeName, as_json: AsJson = False) -> None:
 def maintain(lake: LakeName, as_json: AsJson = False) -> None:
     """Run a turn of the maintenance of LAKE: rewrite files sorted, and remove files that no version needs."""
     from lake_assets.engagement.maintenance import maintain as maintenance
-    from lake_assets.pages.terminal import engagement as views
 
     found = settings()
     tables = _open_tables(lake)
@@ -178,7 +179,6 @@ def reclaim(
     """
     from lake_assets.connections.zookeeper import SESSION_SECONDS
     from lake_assets.engagement.maintenance.reclaim import reclaim
-    from lake_assets.pages.terminal import engagement as views
 
     tables = _open_tables(lake)
     if not yes:
@@ -201,7 +201,6 @@ def dead_letters(
     Starts no Spark. Messages that are repeated, replaced, or of an erased person, are never sent again.
     """
     from lake_assets.engagement.streams import dead_letters as letters
-    from lake_assets.pages.terminal import engagement as views
 
     tables = _open_tables(lake)
     if send_again:
@@ -222,7 +221,6 @@ def accept(
     than before. What is lost is recorded in the table dead_letter. Meanwhile the other streams go on.
     """
     from lake_assets.engagement.streams.accept import accept, lost_messages
-    from lake_assets.pages.terminal import engagement as views
 
     tables, servers = _open_tables(lake), kafka_servers()
     with _spark_and_zookeeper() as (spark, zk):
@@ -250,8 +248,6 @@ def changes(
     shown.
     """
     from lake_assets.engagement.notifications.change_reader import read_changes
-    from lake_assets.pages.terminal import engagement as views
-    from lake_assets.pages.terminal.render import print_rows, show
 
     found = read_changes(lake, since, org)
     if not as_json:
@@ -274,7 +270,6 @@ def graph(
     Without ID, list the groups of connected ids, the largest first. Starts no Spark.
     """
     from lake_assets.engagement.monitoring import id_graph
-    from lake_assets.pages.terminal import engagement as views
 
     tables = _open_tables(lake)
     if who_id is None:
@@ -294,7 +289,6 @@ def metrics(
     """Update the metrics of LAKE: recompute the days of orgs that changed since the last time."""
     from lake_assets.connections.spark import open_spark
     from lake_assets.engagement.metrics.refresh import Metrics
-    from lake_assets.pages.terminal import engagement as views
 
     done = Metrics(_open_tables(lake), open_spark(settings())).refresh(orgs or ())
     render(done, lambda refresh: [f"{lake}: {views.refreshed(refresh)}"], as_json=as_json)
@@ -309,7 +303,7 @@ def dashboard(
     port: Port = 0,
 ) -> None:
     """Write one HTML page of the metrics of LAKE, with filters and charts. Starts no Spark and changes nothing."""
-    from lake_assets.cli.page_server import serve_page
+    from lake_assets.cli.report import serve_page
     from lake_assets.connections.addresses import dashboard_file, recorded_report
     from lake_assets.pages.dashboard import page_of_lake
     from lake_assets.pages.page import write
@@ -332,7 +326,6 @@ def dashboard(
 def status(lake: LakeName, as_json: AsJson = False) -> None:
     """Show the last batch of each stream of LAKE, and how far it is behind. Starts no Spark and changes nothing."""
     from lake_assets.engagement.monitoring.status import lake_status
-    from lake_assets.pages.terminal import engagement as views
 
     found = lake_status(_open_tables(lake), kafka_servers())
     render(found, views.streams, as_json=as_json)
@@ -347,8 +340,6 @@ def certify(org: str, who_id: str, *, as_json: bool) -> bool:
     from lake_assets.engagement.erasure.certificate import certify
     from lake_assets.engagement.model.lakes import searched_lakes
     from lake_assets.engagement.model.tables import folder
-    from lake_assets.pages.terminal import engagement as views
-    from lake_assets.pages.terminal import erasure
 
     with erasure.progress_bar(shown=not as_json) as progress:
         found = certify(folder(settings()), searched_lakes(settings()), org, who_id, kafka_servers(), progress=progress)
@@ -358,8 +349,6 @@ def certify(org: str, who_id: str, *, as_json: bool) -> bool:
 
 def _run_on(lake: str, names: list[StreamName], *, as_json: bool) -> None:
     from lake_assets.engagement.streams.continuous import run_streams
-    from lake_assets.pages.terminal import engagement as views
-    from lake_assets.pages.terminal.render import to_json
 
     found, tables, stop = settings(), _open_tables(lake), threading.Event()
 
@@ -404,8 +393,6 @@ def _set_when_interrupted(stop: threading.Event) -> None:
 
 def _run_once(lake: str, names: list[StreamName], *, as_json: bool) -> None:
     from lake_assets.engagement.streams.turn import take_due_turns
-    from lake_assets.pages.terminal import engagement as views
-    from lake_assets.pages.terminal.render import print_json
 
     tables, seconds = _open_tables(lake), settings().turn_seconds
     tables.refuse_if_paused()
@@ -424,7 +411,6 @@ def _run_once(lake: str, names: list[StreamName], *, as_json: bool) -> None:
 
 def _take_turn(lake: str, name: StreamName, *, as_json: bool) -> None:
     from lake_assets.engagement.streams.turn import coordinator, open_stream, take_turn, with_effect
-    from lake_assets.pages.terminal import engagement as views
 
     seconds = settings().turn_seconds
     tables = _open_tables(lake)

@@ -12,6 +12,7 @@ import typer
 from lake_assets.cli import engagement, landing, serving
 from lake_assets.cli.common import AsJson, open_engine
 from lake_assets.errors import UsageError
+from lake_assets.pages.terminal import erasure as views
 from lake_assets.pages.terminal.render import render
 
 if TYPE_CHECKING:
@@ -39,7 +40,6 @@ def erase(
     have to be pushed again.
     """
     from lake_assets.incremental.erasure.erase import erase, sweep
-    from lake_assets.pages.terminal import erasure as views
 
     named = (value is not None) + (listed is not None) + late
     if named != 1 or late != (subject is None):
@@ -118,7 +118,6 @@ def certify(
 def _certify_tables(subject: str, value: str, *, as_json: bool) -> bool:
     from lake_assets.incremental.engine.erasures import spellings
     from lake_assets.incremental.erasure.table_files import certify
-    from lake_assets.pages.terminal import erasure as views
 
     engine = open_engine()
     declared = engine.pipeline.subject(subject)

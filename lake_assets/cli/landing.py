@@ -1,19 +1,21 @@
-"""`lake landing`: from Kafka through two zones into raw tables."""
+"""`lake landing`: the zones, their files, and the messages that could not be loaded."""
 
 from __future__ import annotations
 
+import os
 import signal
+import sys
 from collections.abc import Callable, Sequence
-from datetime import UTC, datetime
+from contextlib import suppress
+from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from lake_assets.cli import landing_files
-from lake_assets.cli.common import AsJson, OutputFile, Partitions, kafka_servers
-from lake_assets.cli.landing_files import Topic, Zones, open_service, open_zones, show_landing_problems
-from lake_assets.errors import UsageError
+from lake_assets.cli.common import AsJson, OutputFile, Partitions, kafka_servers, print_problems, progress_bar
+from lake_assets.errors import LakeError, UsageError
+from lake_assets.pages.terminal import landing as views
 from lake_assets.pages.terminal.render import render
 from lake_assets.settings import settings
 
@@ -21,11 +23,320 @@ if TYPE_CHECKING:
     from lake_assets.incremental.engine.engine import Engine
     from lake_assets.incremental.erasure.certificate import FileSource
     from lake_assets.incremental.erasure.erase import Elsewhere
+    from lake_assets.incremental.operations.health import Problem
     from lake_assets.landing.erasure import LandedErasure
     from lake_assets.landing.landing_service import LandingService
     from lake_assets.landing.loading import Loaded
-    from lake_assets.landing.messages import Feed
+    from lake_assets.landing.messages import Feed, Scrub
+    from lake_assets.landing.records import DistinctId
     from lake_assets.landing.zone_tailer import ZoneTailer
+    from lake_assets.landing.zones import ZoneWriter
+
+CORES = os.cpu_count() or 1
+BYTES_PER_MB = 1 << 20
+
+quarantine = typer.Typer(help="Files that differ from the file of the other zone.", no_args_is_help=True)
+Topic = Annotated[str, typer.Argument(metavar="TOPIC", help="A topic, such as raw.signups.")]
+Zones = Annotated[
+    list[str] | None, typer.Option("--zone", help="A zone: a or b. Can be repeated. Default: both zones.")
+]
+ZoneName = Annotated[str, typer.Argument(metavar="ZONE", help="The zone of the file: a or b.")]
+FileName = Annotated[
+    str, typer.Argument(metavar="FILE", help="The name of the file, as `lake landing quarantine list` prints it.")
+]
+
+
+def accept(topic: Topic) -> None:
+    """Accept that messages of TOPIC are lost: it was deleted and created again, or Kafka removed what had not landed.
+
+    Records which offsets are lost to which zone, and copies the files that only one zone has. The zones continue when
+    they start again.
+    """
+    from lake_assets.landing.accept import accept
+
+    for line in views.accepted(topic, accept(open_zones(), kafka_servers(), topic, now=datetime.now(UTC))):
+        typer.echo(line)
+
+
+def dead_letters(
+    topic: Topic,
+    land_again: Annotated[
+        bool, typer.Option("--land-again", help="Load those that are rows by the present declaration.")
+    ] = False,
+    accept: Annotated[
+        bool, typer.Option("--accept", help="Give them up, so that they hold complete-through no longer.")
+    ] = False,
+    as_json: AsJson = False,
+) -> None:
+    """List the dead letters of TOPIC with their reasons: messages that made no row. Or land them again, or accept them.
+
+    They stay in the files of both zones. If too many messages are dead letters (LAKE_LANDING_DEAD_LETTER_SHARE),
+    complete-through of the raw table stands still until they are landed again or accepted.
+    """
+    from lake_assets.landing import dead_letters
+    from lake_assets.landing.messages import feed_of
+
+    if land_again and accept:
+        raise UsageError("--land-again and --accept exclude each other.", remedy="Land again first, then accept.")
+    service = open_service()
+    feed = feed_of(service.feeds, topic)
+    if land_again:
+        done = dead_letters.land_again(service.loader(feed))
+        typer.echo(views.landed_again(feed.raw.table, done), err=as_json)
+    elif accept:
+        count = dead_letters.accept(service.loader(feed))
+        typer.echo(f"{topic}: {count:,} dead letters of hours that are not complete are given up.", err=as_json)
+    zones = [writer.zone for writer in service.zones]
+    share = settings().landing_dead_letter_share
+    found = dead_letters.dead_letters(service.manifest, zones, service.catalog, feed, limit=share)
+    render(found, views.dead_letters, as_json=as_json)
+
+
+def read(
+    topic: Topic,
+    open_files: Annotated[
+        bool, typer.Option("--open", help="Also show rows of open files: what was read within two seconds.")
+    ] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Show the rows of TOPIC as they have landed in the zones, by partition and offset; those of open files are marked.
+
+    Needs no Kafka. Rows of erased ids, dead letters and heartbeats are left out.
+    """
+    from lake_assets.landing import read
+
+    rows = read(topic, open=open_files, settings=settings())
+    render(rows, views.landed_rows(rows), as_json=as_json)
+
+
+def repair() -> None:
+    """Mend damaged, missing and unnamed files from the other zone and the folders, as far as it needs no decision.
+
+    The exit code is 1 if something could not be mended.
+    """
+    from lake_assets.landing.heal import repair
+
+    deadline = timedelta(seconds=settings().landing_deadline_seconds)
+    failed = False
+    for done in repair(open_zones(), now=datetime.now(UTC), deadline=deadline):
+        failed = failed or bool(done.problem)
+        typer.echo(views.repaired(done), err=bool(done.problem))
+    if failed:
+        sys.exit(1)
+
+
+def verify(
+    zones: Zones = None,
+    processes: Annotated[int, typer.Option(help="The number of processes that read files.", min=1)] = CORES,
+    as_json: AsJson = False,
+) -> None:
+    """Read every file again, repeat all checks of its landing, and check the manifest against itself.
+
+    Findings of one cause are summed up, with the command that mends them; --json has each. The exit code is 1 if a
+    check fails.
+    """
+    from lake_assets.landing.heal import Finding, verify
+
+    writers = open_zones(zones)
+    found_problems = landing_problems(ask_kafka=False)
+    few = [problem for problem in found_problems if problem.kind == "few_dead_letters"]
+    too_many = [problem for problem in found_problems if problem.kind == "dead_letters"]
+    beside = [Finding("both", found.target, found.what.rstrip("."), found.remedy) for found in too_many]
+    with progress_bar("Reading") as progress:
+        found = verify(
+            writers[0].manifest,
+            [writer.zone for writer in writers],
+            now=datetime.now(UTC),
+            deadline=timedelta(seconds=settings().landing_deadline_seconds),
+            processes=processes,
+            progress=progress,
+            beside=beside,
+        )
+    render(found, views.verified, as_json=as_json)
+    for problem in few if not as_json else ():
+        typer.echo(f"{problem.what}\n  → {problem.remedy}")
+    if found.findings:
+        sys.exit(1)
+
+
+def reshard(
+    topic: Topic,
+    shards: Annotated[int, typer.Argument(metavar="SHARDS", help="The new number of shards, more or fewer.")],
+    _: Annotated[int, typer.Option("--from", hidden=True, help="Not needed any more.")] = 1,
+    zones: Zones = None,
+) -> None:
+    """Distribute the records of TOPIC over SHARDS shards, by distinct id. If it was interrupted, run it again.
+
+    Files that land later come to SHARDS shards by the next call, or by `lake landing compact`.
+    """
+    from lake_assets.incremental.engine.engine import utc_now
+    from lake_assets.landing.reshard import reshard_all
+
+    writers = open_zones(zones)
+    distinct_id = _feed(topic).distinct_id_of
+    for zone, done in reshard_all(writers, topic, shards, distinct_id, utc_now):
+        state = f"waits for {done.waits_for}" if done.waits_for else "done"
+        typer.echo(f"{topic} in {zone}: {len(done.copies)} copies made; {state}")
+
+
+def scrub(
+    topic: Topic,
+    distinct_id: Annotated[str, typer.Argument(metavar="ID", help="The distinct id of the records to erase.")],
+    request: Annotated[str, typer.Option(help="The id of this request. A repeated id stands for the same request.")],
+    sent_through: Annotated[
+        datetime | None,
+        typer.Option(
+            formats=["%Y-%m-%dT%H:%M:%S"], help="Keep records that were sent after this time, in UTC. Default: now."
+        ),
+    ] = None,
+    zones: Zones = None,
+) -> None:
+    """Erase the records of ID that Kafka has by now from all landed files of TOPIC, and those of all earlier requests.
+
+    What is sent later stays. The same request again continues where it ended, and then does nothing.
+    """
+    from lake_assets.base.hours import milliseconds
+    from lake_assets.landing.erasure import cut_of
+    from lake_assets.landing.operations import remove_unscrubbed, scrub
+    from lake_assets.landing.state import DeletionRequest, SharedState
+
+    writers = open_zones(zones)
+    by = _scrub_by(topic)
+    now = datetime.now(UTC)
+    through = sent_through.replace(tzinfo=UTC) if sent_through else now
+    manifest = writers[0].manifest
+    cut = {} if sent_through else cut_of(settings(), manifest, topic)
+    wanted = DeletionRequest(request, topic, by.hashed(distinct_id), milliseconds(through), cut)
+    SharedState(manifest).request_deletion(wanted, now=now)
+    for writer in writers:
+        scrubbed = scrub(writer, topic, by, now=now)
+        typer.echo(f"{topic} in {writer.zone.name}: {len(scrubbed)} files scrubbed")
+    for writer in writers:
+        removed = remove_unscrubbed(writer, topic, now=datetime.now(UTC))
+        state = "kept until the files of the other zone are scrubbed"
+        if removed is not None:
+            state = f"{len(removed)} removed"
+        typer.echo(f"{topic} in {writer.zone.name}: files that still hold it: {state}")
+
+
+def compact(
+    topic: Annotated[str | None, typer.Argument(metavar="TOPIC", help="The topic to compact. Default: all.")] = None,
+    max_files: Annotated[int, typer.Option(help="The maximum number of files that become one file.")] = 100,
+    max_mb: Annotated[int, typer.Option(help="The maximum size of the records of one file, in MB.")] = 256,
+    keep_hours: Annotated[int, typer.Option(help="Remove replaced files that are older than this.")] = 24,
+    zones: Zones = None,
+) -> None:
+    """Merge verified files into columnar files, the same ones in both zones, and remove old replaced files."""
+    from lake_assets.incremental.engine.engine import utc_now
+    from lake_assets.landing.manifest import shards_of, topics_of
+    from lake_assets.landing.operations import GroupLimits, merge, sweep, to_columns
+    from lake_assets.landing.reshard import bring_to_its_shards
+
+    limits = GroupLimits(max_files, max_mb * BYTES_PER_MB)
+    writers = open_zones(zones)
+    for found in topics_of(writers[0].manifest, topic):
+        with suppress(UsageError):  # of a topic that is not declared any more, nobody knows the ids
+            bring_to_its_shards(writers, found, partial(_distinct_id_of, found), utc_now)
+    for writer in writers:
+        now = datetime.now(UTC)
+        made: list[str] = []
+        for shard in shards_of(writer.manifest, topic):
+            made += merge(writer, shard, limits, now=now)
+        for found in topics_of(writer.manifest, topic):
+            made += to_columns(writer, found, now=now)
+        oldest = now - timedelta(hours=keep_hours)
+        removed = [*sweep(writer.manifest, writer.zone, retired_before=oldest), *writer.zone.drop_drafts(oldest)]
+        typer.echo(f"{writer.zone.name}: {len(made)} columnar files made, {len(removed)} old ones removed")
+
+
+def _distinct_id_of(topic: str) -> DistinctId:
+    return _feed(topic).distinct_id_of
+
+
+@quarantine.command("list")
+def list_quarantined(as_json: AsJson = False) -> None:
+    """List the files in quarantine, and how they differ from the files of the other zone."""
+    from lake_assets.landing.heal import quarantined
+
+    render(quarantined(open_zones()[0].manifest), views.QUARANTINED, as_json=as_json)
+
+
+@quarantine.command()
+def release(zone: ZoneName, file: FileName) -> None:
+    """Accept FILE of ZONE as the right one. The file of the other zone is quarantined instead."""
+    from lake_assets.landing.heal import decide
+
+    others = decide(open_zones(), zone, file, "release", now=datetime.now(UTC))
+    typer.echo(f"{file} of zone {zone} is verified.")
+    for other in others:
+        typer.echo(f"{other.file.name} of zone {other.file.zone} is quarantined.")
+
+
+@quarantine.command()
+def discard(zone: ZoneName, file: FileName) -> None:
+    """Remove FILE of ZONE, which is in quarantine, provisional or damaged. The zone lands its offsets again."""
+    from lake_assets.landing.heal import decide
+
+    decide(open_zones(), zone, file, "discard", now=datetime.now(UTC))
+    typer.echo(f"{file} of zone {zone} is removed. The zone lands its offsets again when it starts the next time.")
+
+
+def landing_problems(*, ask_kafka: bool = True) -> list[Problem]:
+    """Return what is wrong with landing. Without tables or a pipeline, what the manifest and the folders tell."""
+    from lake_assets.connections.addresses import kafka_address
+    from lake_assets.connections.catalog import is_blank, open_catalog
+    from lake_assets.incremental.from_settings import open_pipeline
+    from lake_assets.landing.messages import feeds
+    from lake_assets.landing.problems import problems
+
+    found = settings()
+    declared: tuple[Feed, ...] = ()
+    with suppress(LakeError):  # `lake doctor` reports declarations by a check of their own
+        declared = feeds(open_pipeline(found), prefix=found.landing_prefix, max_bytes=found.landing_message_bytes)
+    catalog = None
+    with suppress(LakeError):  # and the catalog
+        catalog = None if is_blank(found) else open_catalog(found)
+    servers = kafka_address(found) if ask_kafka and declared else None
+    return problems(found, declared, now=datetime.now(UTC), catalog=catalog, servers=servers)
+
+
+def show_landing_problems(*, ask_kafka: bool = True) -> bool:
+    """Print what is wrong with landing; return whether anything is an error."""
+    return print_problems(landing_problems(ask_kafka=ask_kafka))
+
+
+def open_service() -> LandingService:
+    """Open landing as the settings describe it."""
+    from lake_assets.connections.catalog import open_catalog
+    from lake_assets.incremental.engine.engine import utc_now
+    from lake_assets.incremental.from_settings import open_pipeline
+    from lake_assets.landing.landing_service import LandingService
+
+    found = settings()
+    return LandingService(found, kafka_servers(), open_catalog(found), open_pipeline(found), utc_now)
+
+
+def open_zones(names: list[str] | None = None) -> list[ZoneWriter]:
+    """Open the writers of zones. names: all zones if None or empty. Raises `UsageError` for an unknown zone."""
+    from lake_assets.landing.zones import open_zones
+
+    return open_zones(settings(), names or ())
+
+
+def _scrub_by(topic: str) -> Scrub:
+    """Return the scrub that finds records by their distinct id, as erasures do."""
+    from lake_assets.landing.zone_tailer import scrub_by
+
+    return scrub_by(settings(), _feed(topic))
+
+
+def _feed(topic: str) -> Feed:
+    from lake_assets.incremental.from_settings import open_pipeline
+    from lake_assets.landing.messages import feed_of, feeds
+
+    found = settings()
+    return feed_of(feeds(open_pipeline(found), prefix=found.landing_prefix), topic)
+
 
 MILLISECONDS = 1000
 
@@ -67,7 +378,7 @@ def simulate(
     Land it with `lake landing run --no-heartbeats`: heartbeats of the present would complete its hours too early.
     """
     from lake_assets.demo.membership_simulator import Population, Simulation, generate
-    from lake_assets.demo.simulate import close_files, send_landing
+    from lake_assets.demo.stage import close_files, send_landing
 
     init(partitions)
     servers = kafka_servers()
@@ -167,7 +478,6 @@ def status(as_json: AsJson = False) -> None:
     """
     from lake_assets.landing.manifest import status
     from lake_assets.landing.state import Ledger
-    from lake_assets.pages.terminal import landing as views
 
     manifest = open_zones()[0].manifest
     render(status(manifest), views.SHARDS, as_json=as_json)
@@ -209,15 +519,15 @@ def policy(
         typer.echo(f"{topic} partition {partition}: files that begin at offset {found.from_offset} or later: {what}")
 
 
-landing.command()(landing_files.accept)
-landing.command("dead-letters")(landing_files.dead_letters)
-landing.command()(landing_files.read)
-landing.command()(landing_files.repair)
-landing.command()(landing_files.verify)
-landing.command()(landing_files.compact)
-landing.command()(landing_files.reshard)
-landing.command()(landing_files.scrub)
-landing.add_typer(landing_files.quarantine, name="quarantine")
+landing.command()(accept)
+landing.command("dead-letters")(dead_letters)
+landing.command()(read)
+landing.command()(repair)
+landing.command()(verify)
+landing.command()(compact)
+landing.command()(reshard)
+landing.command()(scrub)
+landing.add_typer(quarantine, name="quarantine")
 
 
 def erase_landed_files(done: list[LandedErasure]) -> Elsewhere:
@@ -258,7 +568,6 @@ def _interrupted() -> Callable[[], bool]:
 
 
 def _print_loaded(batch: Loaded) -> None:
-    from lake_assets.pages.terminal import landing as views
 
     typer.echo(views.loaded(batch))
 

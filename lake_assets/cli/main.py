@@ -17,10 +17,21 @@ from pydantic import ValidationError
 from typer.core import TyperGroup
 
 from lake_assets.base.extras import missing_extra
-from lake_assets.cli.start import close_to_others, refuse_unusable_home, shown_value, unknown_variables
-from lake_assets.errors.texts import ErrorText
-from lake_assets.pages.terminal import failures
-from lake_assets.settings import Settings, __version__, home_directory
+from lake_assets.cli.common import (
+    close_to_others,
+    own_warnings,
+    refuse_unusable_home,
+    show_error,
+    show_warning,
+    shown_value,
+    unknown_variables,
+)
+from lake_assets.errors import ErrorText
+from lake_assets.settings import (
+    Settings,
+    __version__,
+    home_directory,
+)
 
 PROGRAM = "lake"
 COMPLETE_VARIABLE = "_LAKE_COMPLETE"
@@ -37,15 +48,15 @@ PANELS: Mapping[str, Mapping[str, str]] = {
         "down": "services:down",
         "restart": "services:restart",
         "status": "services:status",
-        "doctor": "checks.doctor:doctor",
-        "backup": "backup:backup",
-        "restore": "backup:restore",
+        "doctor": "doctor:doctor",
+        "backup": "services:backup",
+        "restore": "services:restore",
         "demo": "report:demo",
     },
     "Tables": {
         "init": "tables:init",
-        "check": "checks.declarations:check",
-        "migrate": "columns:migrate",
+        "check": "tables:check",
+        "migrate": "tables:migrate",
         "new": "tables:new",
         "land": "tables:land",
         "complete": "tables:complete",
@@ -63,7 +74,7 @@ PANELS: Mapping[str, Mapping[str, str]] = {
         "signal": "targets:signal",
         "sessions": "targets:sessions",
         "why": "targets:why",
-        "session": "session:session",
+        "session": "targets:session",
     },
     "Erasure": {
         "erase": "erasure:erase",
@@ -158,7 +169,7 @@ def main() -> None:
 
         completion_init()
     try:
-        with failures.own_warnings():
+        with own_warnings():
             if not is_completing and sys.argv[1:2] != ["doctor"]:  # the doctor reports them itself
                 _look_before_start()
             app(prog_name=PROGRAM)
@@ -172,10 +183,10 @@ def main() -> None:
 def _look_before_start() -> None:
     for unknown in unknown_variables():
         remedy = f"Did you mean {unknown.nearest}?" if unknown.nearest else "docs/settings.md lists all settings."
-        failures.show_warning(ErrorText(f"{unknown.name} is set, but there is no such setting.", remedy))
+        show_warning(ErrorText(f"{unknown.name} is set, but there is no such setting.", remedy))
     closed = close_to_others(home_directory())
     if closed is not None:
-        failures.show_warning(closed)
+        show_warning(closed)
     refuse_unusable_home(home_directory(), sys.argv[1:2])
 
 
@@ -191,7 +202,7 @@ def _show(error: Exception) -> None:
             text = ErrorText(f"{name} is {shown}: {problem['msg']}.", remedy)
             typer.echo(f"Error: {text}", err=True)
     else:
-        failures.show_error(error, home_directory())
+        show_error(error, home_directory())
 
 
 if __name__ == "__main__":

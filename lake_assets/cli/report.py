@@ -1,25 +1,90 @@
-"""`lake report` and `lake demo`: the whole platform, as a page and as a demonstration."""
+"""`lake report` and `lake demo`, and `--serve` of commands that write a page: on loopback, until the process is
+interrupted.
+"""
 
 from __future__ import annotations
 
+import socket
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from lake_assets.cli.common import AsJson, OutputFile, Port, Serve, open_engine
-from lake_assets.errors.texts import ErrorText
+from lake_assets.cli.common import AsJson, OutputFile, Port, Serve, log_error, open_engine
+from lake_assets.connections.addresses import LOOPBACK
+from lake_assets.errors import ErrorText, ServiceError
 from lake_assets.pages.terminal.render import print_json, progress
 from lake_assets.settings import settings
 
 if TYPE_CHECKING:
     from lake_assets.base.findings import Finding
     from lake_assets.incremental.operations.overview import Overview
-    from lake_assets.pages.data_path.stages import DataPath
-    from lake_assets.pages.verdict import Verdict
+    from lake_assets.pages.data_path import DataPath
+    from lake_assets.pages.report import Verdict
+
+
+def serve_page(
+    build: Callable[[], str],
+    port: int,
+    *,
+    name: str,
+    command: str,
+    recorded: Callable[[int], AbstractContextManager[None]] = lambda _: nullcontext(),
+) -> None:
+    """Serve a page until the process is interrupted or terminated.
+
+    Args:
+        build: Builds the page. It is called at a request, at most once in a few seconds.
+        port: A port of loopback; 0 takes a free one.
+        name: What is served, at the start of a sentence: The report.
+        command: Serves it again.
+        recorded: Is given the port, and entered while the page is served.
+
+    Raises:
+        ServiceError: Another program listens on the port.
+    """
+    import time
+    from dataclasses import replace
+
+    import plotly  # noqa: F401 - says at the start that the extra is missing, and not at the first request
+    import uvicorn
+
+    from lake_assets.pages.page import application
+    from lake_assets.services.webserver_guard import RequestGuard, parse_names
+
+    found = settings()
+    app = application(build, name=command, clock=time.monotonic, log=lambda error: log_error(error, found.home))
+    with listening(port) as (listener, bound):
+        names = parse_names(bound, found.webserver_hosts)
+        own = replace(names, server=name, restart=f"start `{command}` again")
+        server = uvicorn.Server(uvicorn.Config(RequestGuard(app, own), log_level="warning"))
+        with suppress(KeyboardInterrupt), recorded(bound):
+            typer.echo(f"{name} is served on http://{LOOPBACK}:{bound} until you press Ctrl-C.")
+            server.run(sockets=[listener])
+
+
+@contextmanager
+def listening(port: int) -> Iterator[tuple[socket.socket, int]]:
+    """Yield a socket that listens on a port of loopback, and the port; 0 takes a free one.
+
+    Raises:
+        ServiceError: Another program listens there.
+    """
+    with socket.socket() as found:
+        found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            found.bind((LOOPBACK, port))
+        except OSError as error:
+            raise ServiceError(
+                f"Port {port} of {LOOPBACK} cannot be used: {error.strerror}.",
+                remedy="Name another one with --port, or leave --port out for a free one.",
+            ) from None
+        found.listen()
+        yield found, found.getsockname()[1]
 
 
 @dataclass(frozen=True)
@@ -72,11 +137,11 @@ def _show_target_problems(findings: Sequence[Finding]) -> None:
 
 
 def _read() -> _Report:
-    from lake_assets.cli.checks.doctor import diagnose
+    from lake_assets.cli.doctor import diagnose
     from lake_assets.connections.sql_catalog import one_look
     from lake_assets.incremental.operations.overview import overview
-    from lake_assets.pages.data_path.collect import data_path
-    from lake_assets.pages.verdict import verdict
+    from lake_assets.pages.data_path import data_path
+    from lake_assets.pages.report import verdict
 
     engine = open_engine()
     with one_look(engine.catalog):
@@ -88,7 +153,6 @@ def _read() -> _Report:
 
 def _serve(port: int) -> None:
     """Serve the page until the process is interrupted or terminated."""
-    from lake_assets.cli.page_server import serve_page
     from lake_assets.connections.addresses import recorded_report
 
     serve_page(
@@ -123,7 +187,7 @@ def demo(
     """Run a demonstration: simulated data arrives late, and the tables are corrected. Takes a few minutes."""
     keeps_running = sys.stdout.isatty() if keep_up is None else keep_up
     if of == "engagement":
-        from lake_assets.demo.engagement_lake import scenes
+        from lake_assets.demo import engagement as scenes
 
         passed = scenes.run(keep_up=keeps_running)
     elif of == "landing":

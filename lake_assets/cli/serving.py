@@ -11,6 +11,7 @@ import typer
 
 from lake_assets.cli.common import AsJson, zookeeper_hosts
 from lake_assets.errors import LakeError, ServiceError, UsageError
+from lake_assets.pages.terminal import serving as views
 from lake_assets.pages.terminal.render import counted, render
 from lake_assets.settings import settings
 
@@ -62,7 +63,6 @@ def push(
     Readers see the new snapshots of all tables of a push group at the same moment.
     """
     from lake_assets.connections.catalog import open_catalog
-    from lake_assets.pages.terminal import serving as views
     from lake_assets.serving.push import from_parquet
     from lake_assets.serving.store import new_push_id
 
@@ -90,7 +90,6 @@ def push(
 @serving.command("list")
 def list_tables(as_json: AsJson = False) -> None:
     """List the served tables: what readers see of each one, and how much is stored."""
-    from lake_assets.pages.terminal import serving as views
     from lake_assets.serving.store import table_status
 
     with _open_serving() as found:
@@ -107,7 +106,6 @@ def query(
     as_json: AsJson = False,
 ) -> None:
     """Run a SELECT on the present snapshot of TABLE."""
-    from lake_assets.pages.terminal import serving as views
     from lake_assets.serving import query
     from lake_assets.serving.query import tables_of
 
@@ -121,7 +119,6 @@ def query(
 @serving.command()
 def lineage(table: TableName, controller: Controller = None, as_json: AsJson = False) -> None:
     """List the pushes of TABLE, newest first, and which of them can be reverted."""
-    from lake_assets.pages.terminal import serving as views
     from lake_assets.serving.store import lineage_status
 
     address = _controller(controller)
@@ -205,7 +202,6 @@ def verify(
 
     The exit code is 1 if a segment is damaged, and was not restored.
     """
-    from lake_assets.pages.terminal import serving as views
     from lake_assets.serving.upkeep import verify_table
 
     if copies and not repair:
@@ -249,7 +245,6 @@ def pinot_push(
     controller: Controller = None,
 ) -> None:
     """Replace the segments of TABLE in the cluster by FILE..., all at once. A push that fails is reverted."""
-    from lake_assets.pages.terminal import serving as views
     from lake_assets.serving.pinot import pinot_at
 
     with pinot_at(settings(), controller) as cluster:
@@ -260,7 +255,6 @@ def pinot_push(
 @pinot.command("list")
 def pinot_list(table: TableName, as_json: AsJson = False, controller: Controller = None) -> None:
     """List the segments of TABLE that queries of the cluster see."""
-    from lake_assets.pages.terminal import serving as views
     from lake_assets.serving.pinot import pinot_at
 
     with pinot_at(settings(), controller) as cluster:
@@ -271,7 +265,6 @@ def pinot_list(table: TableName, as_json: AsJson = False, controller: Controller
 @pinot.command("lineage")
 def pinot_lineage(table: TableName, as_json: AsJson = False, controller: Controller = None) -> None:
     """List the pushes of TABLE in the cluster, newest first, and which of them can be reverted."""
-    from lake_assets.pages.terminal import serving as views
     from lake_assets.serving.pinot import pinot_at
 
     with pinot_at(settings(), controller) as cluster:

@@ -1,26 +1,267 @@
-"""`lake init`, `new`, `inspect`, `maintain` and `complete`: the tables themselves."""
+"""Commands of tables: create, declare, fill, migrate, look into and maintain them."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from datetime import timedelta
+from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from lake_assets.cli.checks.declarations import analyse_changed_queries
-from lake_assets.cli.columns import show_differences
-from lake_assets.cli.common import AsJson, create_tables, open_engine, past_hour
-from lake_assets.errors import LakeError
-from lake_assets.pages.terminal.failures import show_failures
-from lake_assets.pages.terminal.render import progress, render
+from lake_assets.cli.common import AsJson, create_tables, open_engine, past_hour, show_failures
+from lake_assets.errors import LakeError, ServiceError, UsageError
+from lake_assets.pages.terminal.render import (
+    Column,
+    Part,
+    TableView,
+    counted,
+    counting,
+    faint,
+    progress,
+    render,
+    warning,
+)
 from lake_assets.settings import settings
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from pyiceberg.catalog import Catalog
+    from pyspark.sql import SparkSession
 
     from lake_assets.incremental.declaration import Pipeline, Target
+    from lake_assets.incremental.engine.columns import Declared, Difference, Migration
+    from lake_assets.incremental.sql.analysis import CheckedTable
+    from lake_assets.incremental.sql.folder import SqlFolder
+
+
+def migrate(
+    names: Annotated[
+        list[str] | None, typer.Argument(metavar="TABLE", help="Targets or raw tables. Default: all.")
+    ] = None,
+    apply: Annotated[
+        bool, typer.Option("--apply", help="Do the steps. Default: show them, and change nothing.")
+    ] = False,
+    drop: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="COLUMN",
+            help="A column of TABLE that is dropped with its values: it is not declared, or with another type. "
+            "Repeatable.",
+        ),
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Show how the columns of tables differ from their declaration, and with --apply make them as declared.
+
+    Adds, widens, renames, moves and describes columns, and lets them be null: changes of metadata, which rewrite no
+    row, in one commit for each table. Safe to repeat. The exit code is 1 if --apply leaves a difference that Iceberg
+    cannot settle by metadata.
+    """
+    from lake_assets.incremental.engine import columns
+
+    engine = open_engine()
+    found = []
+    for declared in _named(engine.pipeline, names or (), drop or ()):
+        done = columns.migrate(engine.catalog, declared, drop or (), apply=apply)
+        if done is not None:
+            found.append(done)
+    render(found, _view, as_json=as_json, document=[_document(each) for each in found])
+    if apply and any(each.refused for each in found):
+        raise typer.Exit(1)
+
+
+def show_differences(catalog: Catalog, pipeline: Pipeline, *, err: bool = False) -> None:
+    """Print what differs between declared and real columns, each in one line; nothing if all are alike.
+
+    Descriptions are counted alone: no session reads them.
+
+    Args:
+        err: Print on standard error.
+    """
+    from lake_assets.incremental.engine.columns import declared_columns, migrate
+
+    described = 0
+    for declared in declared_columns(pipeline).values():
+        found = migrate(catalog, declared, apply=False)
+        for each in found.differences if found else ():
+            if each.kind != "description":
+                typer.echo(f"{each.text} → {_remedy(each)}", err=err)
+        described += any(each.kind == "description" for each in found.differences) if found else 0
+    if described:
+        tables = counted(described, "table")
+        typer.echo(f"Columns of {tables} are described otherwise than declared. → lake migrate --apply", err=err)
+
+
+def _named(pipeline: Pipeline, names: Sequence[str], drop: Sequence[str]) -> list[Declared]:
+    """Return the declared columns of the named tables."""
+
+    from lake_assets.incremental.engine.columns import declared_columns
+
+    known = declared_columns(pipeline)
+    if drop and len(names) != 1:
+        raise UsageError(
+            f"--drop names a column of one table, and {len(names) or 'no'} tables are named.",
+            remedy=f"Name the table: lake migrate TABLE --drop {drop[0]}.",
+        )
+    found = []
+    for name in names:
+        table = next((each for each in known.values() if name.replace("/", ".") in (each.table, each.target)), None)
+        if table is None:
+            pipeline.refuse_broken(name)
+            raise UsageError(
+                f"There is no table {name!r} whose columns are declared.", remedy=f"Name one of: {', '.join(known)}."
+            )
+        found.append(table)
+    return found or list(known.values())
+
+
+def _remedy(found: Difference) -> str:
+    command = f"lake migrate {found.table} --apply" if found.step else ""
+    return f"{found.remedy} Otherwise: {command}" if command and found.remedy else command or found.remedy
+
+
+def _view(found: Sequence[Migration]) -> Iterator[Part]:
+    """Show each difference, what is done about it, and what remains to be done."""
+    steps = 0
+    for table in found:
+        for each in table.differences:
+            if each.step:
+                done = f"{each.step}: done" if table.applied else each.step
+                yield f"{each.text} → {done}" + (f" ({each.remedy[:-1]})" if each.remedy and not table.applied else "")
+            elif each.refused:
+                yield warning(f"{each.text} {each.refused}. → {each.remedy}")
+            else:
+                yield f"{each.text} → {each.remedy}"
+        if table.rebuild:
+            filled = ", ".join(each.column for each in table.steps if "add" in each.step)
+            yield f"Rows that were built before are null in {filled}. To fill them: {table.rebuild}"
+        steps += 0 if table.applied else len(table.steps)
+    if not any(table.differences for table in found):
+        yield "All columns are as declared."
+    if steps:
+        yield faint(f"Nothing was changed. --apply does {'the step' if steps == 1 else f'the {steps} steps'}.")
+
+
+def _document(found: Migration) -> dict[str, object]:
+    return {
+        "table": found.table,
+        "applied": found.applied and bool(found.steps),
+        "rebuild": found.rebuild,
+        "differences": [each.document() for each in found.differences],
+    }
+
+
+_CHECKED: TableView[CheckedTable] = TableView(
+    (
+        Column("table", lambda checked: checked.table),
+        Column("columns", lambda checked: ", ".join(f"{name} {kind}" for name, kind in checked.columns.items())),
+        Column("types", lambda checked: "written" if checked.written else "as stored"),
+        Column("note", lambda checked: "; ".join(checked.warnings)),
+    )
+)
+
+
+def check(
+    folders: Annotated[
+        list[Path] | None,
+        typer.Argument(metavar="FOLDER", help="Folders or files of YAML. Default: all that LAKE_PIPELINES names."),
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Check the declarations, and store the column types of SQL tables beside them. Reads no row, writes no table.
+
+    Spark analyses each query without rows. Run it after a query, or the columns of a source, has changed. Where the
+    columns of a table differ from its declaration, a line says so, with the command. The exit code is 1 if a
+    declaration cannot be used; all of them are named.
+    """
+    from lake_assets.incremental.sql.analysis import mistakes_in_own_sql
+
+    found, pipeline = check_declared(folders or ())
+    errors = [broken.error for broken in pipeline.broken]
+    if not folders:
+        with _spark() as spark:
+            errors += mistakes_in_own_sql(pipeline, spark)
+    render(found, _CHECKED, as_json=as_json)
+    if not folders:
+        _compare_columns(pipeline, err=as_json)
+    for error in errors:
+        typer.echo(f"Error: {error}", err=True)
+    if errors:
+        raise typer.Exit(1)
+
+
+def _compare_columns(pipeline: Pipeline, *, err: bool) -> None:
+    """Print where the columns of tables differ from their declaration, if there are tables."""
+    from lake_assets.connections.catalog import is_blank, open_catalog
+
+    if is_blank(settings()):
+        return
+    try:
+        show_differences(open_catalog(settings()), pipeline, err=err)
+    except ServiceError as error:  # declarations are also checked where no catalog is
+        typer.echo(f"The columns of tables were not compared: {error.problem}", err=True)
+
+
+def check_declared(folders: Sequence[Path] = (), *, only_changed: bool = False) -> tuple[list[CheckedTable], Pipeline]:
+    """Analyse the queries of SQL tables and store their columns.
+
+    Args:
+        folders: Folders or files of YAML; none for all declarations of LAKE_PIPELINES.
+        only_changed: Leave out queries whose stored columns are current; if all are, no Spark is started.
+
+    Raises:
+        ConfigurationError: Nothing can be used.
+    """
+    from lake_assets.incremental.from_settings import read_declared, target_columns
+    from lake_assets.incremental.sql.analysis import check_tables
+    from lake_assets.incremental.sql.folder import whole_pipeline
+
+    python, folder = read_declared(settings().pipelines)
+    schemas = target_columns(python)
+    if folders:  # the others only tell which columns they have
+        schemas = {**schemas, **_columns_beside(folder, schemas)}
+        python, folder = read_declared([path.absolute() for path in folders])
+    with _spark() as spark:
+        checked, targets, broken = check_tables(folder, spark, schemas=schemas, only_changed=only_changed)
+    return checked, whole_pipeline(folder, targets, broken, start=settings().start, python=python)
+
+
+def _columns_beside(folder: SqlFolder, schemas: Mapping[str, Mapping[str, str]]) -> dict[str, Mapping[str, str]]:
+    """Return table → columns, of all that LAKE_PIPELINES declares, as far as it is known."""
+    from lake_assets.incremental.sql.folder import targets_of
+
+    targets, _ = targets_of(folder, schemas)
+    return {**folder.raw_schemas(), **{target.table: target.columns for target in targets}}
+
+
+def analyse_changed_queries() -> Pipeline:
+    """Store the columns of the queries that have changed, print their names, and return all that is declared."""
+    found, pipeline = check_declared(only_changed=True)
+    for checked in found:
+        typer.echo(f"analysed {checked.table}")
+        for text in checked.warnings:
+            typer.echo(f"  {text}")
+    return pipeline
+
+
+@contextmanager
+def _spark() -> Iterator[Callable[[], SparkSession]]:
+    """Yield a function that opens a session at its first call. The session ends with the block."""
+    with ExitStack() as stack:
+
+        @lru_cache(maxsize=1)
+        def session() -> SparkSession:
+            from lake_assets.connections.spark import open_spark
+
+            opened = open_spark(settings())
+            stack.callback(opened.stop)
+            return opened
+
+        yield session
 
 
 def init() -> None:
@@ -68,7 +309,7 @@ def new(
     out: Annotated[Path, typer.Option(help="The folder to write to.")] = Path(),
 ) -> None:
     """Write the first files of TABLE: a declaration and a test. Both run without a change."""
-    from lake_assets.cli.scaffold import files
+    from lake_assets.cli.scaffold import new as files
 
     wanted = files.NewTable(
         table=table if "." in table else f"core.{table}",
@@ -97,7 +338,7 @@ def inspect(
 
     from lake_assets.incremental.engine import iceberg
     from lake_assets.incremental.operations import contents
-    from lake_assets.pages.terminal import contents as views
+    from lake_assets.pages.terminal import engine as views
 
     engine = open_engine()
     lineage: dict[str, Sequence[str]] = {}
@@ -129,19 +370,19 @@ def maintain(
     """Compact tables, expire snapshots that no target needs, and remove unreferenced files. Changes no row."""
     from lake_assets.incremental.from_settings import open_maintainer
     from lake_assets.incremental.operations.maintain import tables_of
-    from lake_assets.pages.terminal import maintenance
+    from lake_assets.pages.terminal import engine as views
 
     maintainer = open_maintainer(settings())
     wanted = [maintainer.table(name) for name in names or tables_of(maintainer.pipeline, maintainer.catalog.properties)]
     done = [maintainer.maintain(table, dry_run=dry_run) for table in progress("maintaining")(wanted)]
-    render(done, maintenance.maintained, as_json=as_json)
+    render(done, views.maintained, as_json=as_json)
     if not names and not dry_run:
         _remove_old_runs(maintainer.catalog, maintainer.pipeline, quiet=as_json)
 
 
 def _remove_old_runs(catalog: Catalog, pipeline: Pipeline, *, quiet: bool) -> None:
     from lake_assets.connections.addresses import dagster_folder
-    from lake_assets.incremental.dagster.watch.run_retention import purge_folder
+    from lake_assets.incremental.dagster.maintenance import purge_folder
     from lake_assets.incremental.engine.engine import utc_now
 
     before = utc_now() - timedelta(days=settings().run_days)
@@ -165,7 +406,7 @@ def complete(
     For a source that went silent, or whose rows land by other means.
     """
     from lake_assets.base.hours import hour_key
-    from lake_assets.incremental.engine.complete import declare_complete
+    from lake_assets.incremental.engine.planner import declare_complete
 
     engine = open_engine()
     through = past_hour(hour, where="HOUR")
@@ -224,7 +465,6 @@ def land(
     from lake_assets.base.hours import parse_hour
     from lake_assets.cli.scaffold.land import land_files
     from lake_assets.cli.scaffold.read_files import dialect
-    from lake_assets.pages.terminal.render import counting
 
     engine = open_engine()
     hour = None if through is None else parse_hour(through, where="--through")

@@ -1,4 +1,6 @@
-"""`lake plan`, `catch-up`, `rebuild`, `repair`, `verify`, `audit`, `signal`, `sessions`, `why`: sessions of targets."""
+"""Commands of sessions: plan, run, rebuild, compare and show them, and `lake session` for programs that write a target
+themselves.
+"""
 
 from __future__ import annotations
 
@@ -12,15 +14,109 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from lake_assets.cli.common import AsJson, Hour, TargetName, open_engine, past_hour
+from lake_assets.cli.common import AsJson, Hour, TargetName, log_error, open_engine, past_hour, show_failures, show_log
 from lake_assets.errors import UsageError
 from lake_assets.errors.described import has_details
-from lake_assets.pages.terminal import failures
 from lake_assets.pages.terminal.render import print_json, render, show
 from lake_assets.settings import settings
 
 if TYPE_CHECKING:
+    from lake_assets.incremental.declaration import Target
+    from lake_assets.incremental.engine.engine import Engine
     from lake_assets.incremental.engine.model import NoSession, SessionReport
+
+session = typer.Typer(
+    help="Sessions of external jobs: lake-assets plans, audits and publishes, the job writes the rows.",
+    no_args_is_help=True,
+)
+
+SessionId = Annotated[
+    str | None,
+    typer.Option("--psyberg-session-id", metavar="ID", help="The id of the session. Default: an id of its plan."),
+]
+
+
+@session.command()
+def init(
+    target: TargetName,
+    process_name: Annotated[
+        str | None, typer.Option(help="The process that writes TARGET; no other may. Default: not checked.")
+    ] = None,
+    src_tables: Annotated[
+        str | None,
+        typer.Option(
+            metavar="TABLE[|COLUMN],...",
+            help="The sources, each with its time column, such as 'raw_cancels|processing_ts,cancel_fact'."
+            " Default: those of the declaration.",
+        ),
+    ] = None,
+    etl_pattern_id: Annotated[
+        int | None, typer.Option(help="How: 1 appends new rows, 2 overwrites hours. Default: as declared.")
+    ] = None,
+    psyberg_session_id: SessionId = None,
+    psyberg_hwm_table: Annotated[
+        str | None, typer.Option(metavar="TABLE", help="The table of watermarks; it has to be that of the settings.")
+    ] = None,
+    psyberg_session_table: Annotated[
+        str | None, typer.Option(metavar="TABLE", help="The table of sessions; it has to be that of the settings.")
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Open the next session of TARGET: show what to read, which hours to write, and the WAP id."""
+    from lake_assets.incremental.engine import undeclared
+    from lake_assets.pages.terminal import engine as views
+
+    found = settings()
+    _check_table("--psyberg-hwm-table", psyberg_hwm_table, found.high_watermark_table, "LAKE_HIGH_WATERMARK_TABLE")
+    _check_table("--psyberg-session-table", psyberg_session_table, found.session_table, "LAKE_SESSION_TABLE")
+    engine = open_engine()
+    named = undeclared.Named(process_name, src_tables, etl_pattern_id)
+    job = undeclared.find_target(engine.catalog, engine.pipeline, target, named)
+    engine.create_tables()
+    undeclared.remember(engine.catalog, engine.pipeline, job, process_name)
+    opened = engine.open_session(job, run_id="lake session", session_id=psyberg_session_id)
+    render(opened, views.opened, as_json=as_json)
+
+
+@session.command()
+def publish(target: TargetName, psyberg_session_id: SessionId = None, as_json: AsJson = False) -> None:
+    """Audit the rows that were written for the open session of TARGET, then publish them."""
+    from lake_assets.pages.terminal import engine as views
+
+    engine = open_engine()
+    report = engine.publish_session(_target(engine, target), session_id=psyberg_session_id)
+    render(report, views.report, as_json=as_json)
+
+
+@session.command()
+def commit(target: TargetName, psyberg_session_id: SessionId = None, as_json: AsJson = False) -> None:
+    """Show the session of TARGET that was published last, which ended it. Fails if the open one is not published."""
+    from lake_assets.pages.terminal import engine as views
+
+    engine = open_engine()
+    report = engine.commit_session(_target(engine, target), session_id=psyberg_session_id)
+    render(report, views.report, as_json=as_json)
+
+
+def _target(engine: Engine, name: str) -> Target:
+    from lake_assets.incremental.engine.undeclared import find_target
+
+    return find_target(engine.catalog, engine.pipeline, name)
+
+
+def _check_table(option: str, named: str | None, found: str, variable: str) -> None:
+    """Check that a table of the log is the one of the settings, by which every other command reads it.
+
+    Raises:
+        UsageError: It is another one.
+    """
+    from lake_assets.incremental.engine.undeclared import is_name_of
+
+    if named is not None and not is_name_of(named, found):
+        raise UsageError(
+            f"{option} is {named!r}, but the table is {found}.",
+            remedy=f"Set {variable}={named} in lake.env, for all commands alike; or leave the option out.",
+        )
 
 
 SIGNAL_SECONDS = 5
@@ -31,7 +127,7 @@ Force = Annotated[bool, typer.Option("--force", help="Also build more than a day
 
 def plan(target: TargetName, as_json: AsJson = False) -> None:
     """Show the next session of TARGET: its hours, with reasons and cost. Changes nothing."""
-    from lake_assets.pages.terminal import sessions as views
+    from lake_assets.pages.terminal import engine as views
 
     engine = open_engine()
     decision = engine.decide(engine.pipeline.target(target))
@@ -58,8 +154,8 @@ def catch_up(
     If a session failed, the other targets go on. All failures are listed at the end.
     The exit code is 1 if a session failed, if others have changed a target, or if a declaration cannot be used.
     """
-    from lake_assets.incremental.engine.catch_up import Outcome, catch_up
-    from lake_assets.pages.terminal import sessions as views
+    from lake_assets.incremental.engine.engine import Outcome, catch_up
+    from lake_assets.pages.terminal import engine as views
 
     def report(outcome: Outcome) -> None:
         if not as_json:
@@ -75,7 +171,7 @@ def catch_up(
     def log_details(error: Exception) -> None:
         nonlocal log
         if has_details(error):
-            log = failures.log(error, settings().home)
+            log = log_error(error, settings().home)
 
     outcomes = catch_up(
         engine, wanted, report=report, on_error=log_details, again=again, force=force, deferred=deferred
@@ -86,8 +182,8 @@ def catch_up(
     if not targets:
         texts += [str(broken.error) for broken in engine.pipeline.broken]
     if texts:
-        failures.show_failures(texts)
-        failures.show_log(log)
+        show_failures(texts)
+        show_log(log)
         sys.exit(1)
 
 
@@ -159,7 +255,7 @@ def _run_id() -> str:
 
 def _shown(*, as_json: bool) -> Callable[[SessionReport], None]:
     """Return what shows the report of a session as soon as it has ended; nothing if JSON is shown at the end."""
-    from lake_assets.pages.terminal import sessions as views
+    from lake_assets.pages.terminal import engine as views
 
     return lambda found: None if as_json else show(views.report(found))
 
@@ -167,7 +263,7 @@ def _shown(*, as_json: bool) -> Callable[[SessionReport], None]:
 def _end(found: SessionReport | NoSession, *, as_json: bool) -> None:
     """Show what was not shown yet of a rebuild, and end with its exit code."""
     from lake_assets.incremental.engine.model import SessionReport
-    from lake_assets.pages.terminal import sessions as views
+    from lake_assets.pages.terminal import engine as views
 
     if as_json or not isinstance(found, SessionReport):
         render(found, views.report, as_json=as_json)
@@ -189,7 +285,7 @@ def verify(
     1 if an hour differs.
     """
     from lake_assets.incremental.operations.verify import verify_hours
-    from lake_assets.pages.terminal.verification import verified
+    from lake_assets.pages.terminal import engine as views
 
     engine = open_engine()
     targets = engine.pipeline.in_order()
@@ -199,7 +295,7 @@ def verify(
     day = datetime.now(UTC).date().toordinal()
     limit = settings().verify_hours
     results = [verify_hours(engine, each, day=day, limit=limit, wanted=wanted) for each in targets]
-    render(results, verified, as_json=as_json)
+    render(results, views.verified, as_json=as_json)
     if any(not found.equal for found in results):
         sys.exit(1)
 
@@ -220,7 +316,7 @@ def audit(
     The exit code is 1 if a blocking audit fails.
     """
     from lake_assets.base.hours import parse_hours
-    from lake_assets.pages.terminal import audits as views
+    from lake_assets.pages.terminal import engine as views
 
     engine = open_engine()
     found = engine.audit(engine.pipeline.target(target), parse_hours(hours or (), where="HOURS"))
@@ -269,7 +365,7 @@ def sessions(
     as_json: AsJson = False,
 ) -> None:
     """List the newest sessions of TARGET: what each one read and wrote, and why it ran."""
-    from lake_assets.pages.terminal import sessions as views
+    from lake_assets.pages.terminal import engine as views
 
     engine = open_engine()
     history = engine.history(engine.pipeline.target(target), newest=last)
@@ -279,7 +375,7 @@ def sessions(
 def why(target: TargetName, hour: Hour, as_json: AsJson = False) -> None:
     """Show which session last rebuilt HOUR of TARGET, and the reason."""
     from lake_assets.base.hours import parse_hour
-    from lake_assets.pages.terminal import sessions as views
+    from lake_assets.pages.terminal import engine as views
 
     engine = open_engine()
     number = parse_hour(hour, where="HOUR")

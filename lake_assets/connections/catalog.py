@@ -24,9 +24,14 @@ from urllib.parse import parse_qsl, unquote, urlsplit
 from uuid import uuid4
 
 from lake_assets.connections.addresses import make_private
-from lake_assets.errors import CatalogLost, ConfigurationError, ServiceError, StoredByNewerVersion
-from lake_assets.errors.infrastructure import recognise
-from lake_assets.errors.texts import chain_text
+from lake_assets.errors import (
+    ConfigurationError,
+    ServiceError,
+    StoredByNewerVersion,
+    catalog_lost,
+    chain_text,
+)
+from lake_assets.errors.described import recognise
 from lake_assets.settings import CATALOG, __version__
 
 if TYPE_CHECKING:
@@ -66,7 +71,7 @@ def open_catalog(settings: Settings) -> Catalog:
 
     Raises:
         ServiceError: It cannot be reached.
-        CatalogLost: It has no tables, but the data directory had some.
+        StoredStateError: It has no tables, but the data directory had some.
         StoredByNewerVersion: A later version has written the data directory.
     """
     check_version(settings.home)
@@ -188,7 +193,7 @@ def _check_not_lost(catalog: Catalog, settings: Settings) -> None:
     if not had or table_names(catalog):
         return
     remembered = read_remembered(settings.home)
-    raise CatalogLost(
+    raise catalog_lost(
         safe_address(settings.catalog_address),
         home=settings.home,
         tables=had,

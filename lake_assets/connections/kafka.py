@@ -15,9 +15,8 @@ from confluent_kafka.admin import AdminClient, OffsetSpec
 from tenacity import retry, retry_if_exception, stop_after_delay, wait_random_exponential
 
 from lake_assets.connections.addresses import is_own_address, kafka_login
-from lake_assets.errors import ConfigurationError, ServiceError
-from lake_assets.errors.infrastructure import KAFKA_IS_SILENT, recognise
-from lake_assets.errors.texts import ErrorText
+from lake_assets.errors import ConfigurationError, ErrorText, ServiceError
+from lake_assets.errors.described import KAFKA_IS_SILENT, recognise
 from lake_assets.settings import KAFKA, settings
 
 if TYPE_CHECKING:

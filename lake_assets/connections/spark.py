@@ -22,8 +22,7 @@ from urllib.parse import urlsplit
 
 from lake_assets.connections.addresses import spark_remote
 from lake_assets.connections.catalog import open_catalog, spark_catalog_conf
-from lake_assets.errors import ServiceError
-from lake_assets.errors.texts import ErrorText, chain_text
+from lake_assets.errors import ErrorText, ServiceError, chain_text
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

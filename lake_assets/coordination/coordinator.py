@@ -23,7 +23,7 @@ from lake_assets.coordination.lock import LockHandle, acquire, holder, in_backgr
 from lake_assets.coordination.properties import TurnProperties
 from lake_assets.coordination.registry import Registry
 from lake_assets.coordination.rules import Refused, Turn, checked_name, decide, stream
-from lake_assets.errors import ConfigurationError, CoordinationError, LockLost, LockNotFree, NotHolder, TurnRefused
+from lake_assets.errors import ConfigurationError, CoordinationError, LockLost, LockNotFree, TurnRefused, not_holder
 from lake_assets.settings import settings
 
 if TYPE_CHECKING:
@@ -147,7 +147,7 @@ class JobCoordinator:
 
     @property
     def token(self) -> int:
-        """The fencing token of the lock; a later holder's token is greater. `NotHolder` without the lock."""
+        """The fencing token of the lock; a later holder's token is greater. `CoordinationError` without the lock."""
         return self._required_handle().token
 
     def lock(self, timeout: float | None = None) -> bool:
@@ -175,9 +175,9 @@ class JobCoordinator:
         Raises:
             TurnRefused: It is not this stream's turn. The lock is released, and the stream is noted as waiting until
                 it is granted a turn, gives up, or ends.
-            NotHolder: The lock is not held.
+            CoordinationError: The lock is not held.
             LockLost: The lock is released.
-            RegistryDamaged: The lock is released.
+            CoordinationError: The registry is damaged. The lock is released.
             Exception: What `may_begin` raises. The lock is released.
         """
         handle = self._required_handle()
@@ -292,7 +292,7 @@ class JobCoordinator:
         It repairs a registry that was lost before the stream's work was done.
 
         Raises:
-            NotHolder: The lock is not held.
+            CoordinationError: The lock is not held.
             LockLost: Another stream may hold the lock.
         """
         handle = self._required_handle()
@@ -363,10 +363,10 @@ class JobCoordinator:
 
     def _required_handle(self) -> LockHandle:
         if self._handle is None:
-            raise NotHolder(self.stream.name, needs="lock()")
+            raise not_holder(self.stream.name, needs="lock()")
         return self._handle
 
     def _required_turn(self) -> Turn:
         if self._turn is None:
-            raise NotHolder(self.stream.name, needs="lock() and register()")
+            raise not_holder(self.stream.name, needs="lock() and register()")
         return self._turn

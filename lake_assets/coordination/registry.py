@@ -20,7 +20,7 @@ from kazoo.exceptions import NoNodeError
 
 from lake_assets.coordination.lock import ANY_VERSION, LockHandle, Operation
 from lake_assets.coordination.rules import Stream, Turn, checked_name
-from lake_assets.errors import RegistryDamaged, StoredByNewerVersion
+from lake_assets.errors import StoredByNewerVersion, registry_damaged
 
 if TYPE_CHECKING:
     from kazoo.client import KazooClient
@@ -45,7 +45,7 @@ class Asks(Protocol):
 
 
 class Registry:
-    """Reads and writes the nodes of one lock under a `LockHandle`. Methods raise `LockLost` and `RegistryDamaged`."""
+    """Reads and writes the nodes of one lock under a `LockHandle`. Methods raise `LockLost` and `CoordinationError`."""
 
     def __init__(self, zk: KazooClient, lock_name: str) -> None:
         folder = f"{ROOT}/{checked_name(lock_name)}"
@@ -91,7 +91,7 @@ class Registry:
                 operations.append(lambda transaction: transaction.delete(self._waiting_node(turn.name)))
             if handle.write(*operations):
                 return
-        raise RegistryDamaged(self.turn_path, f"is written without the lock, while {turn.name} holds it")
+        raise registry_damaged(self.turn_path, f"is written without the lock, while {turn.name} holds it")
 
     def leave_waiting(self, handle: LockHandle, stream: Stream) -> None:
         """Note that the stream was refused, for as long as its session lasts. An existing note stays as it is."""
@@ -151,7 +151,7 @@ def decode_turn(data: bytes, path: str) -> Turn:
     """Return the turn that `encode_turn` wrote.
 
     Raises:
-        RegistryDamaged: The node at `path` contains something else.
+        CoordinationError: The node at `path` contains something else.
         StoredByNewerVersion: A later version has recorded the turn.
     """
     try:
@@ -164,14 +164,14 @@ def decode_turn(data: bytes, path: str) -> Turn:
                     return Turn(name, state, token, before, str(found.get("note", "")))
     except ValueError:
         pass
-    raise RegistryDamaged(path, f"holds {data[:SHOWN_BYTES]!r}, which is not a turn")
+    raise registry_damaged(path, f"holds {data[:SHOWN_BYTES]!r}, which is not a turn")
 
 
 def decode_accepts(data: bytes, path: str) -> frozenset[str]:
     """Return the predecessors that `Registry.leave_waiting` wrote.
 
     Raises:
-        RegistryDamaged: The node at `path` contains something else.
+        CoordinationError: The node at `path` contains something else.
     """
     try:
         found = json.loads(data)
@@ -179,4 +179,4 @@ def decode_accepts(data: bytes, path: str) -> frozenset[str]:
         found = None
     if isinstance(found, list) and all(isinstance(name, str) for name in found):
         return frozenset(found)
-    raise RegistryDamaged(path, f"holds {data[:SHOWN_BYTES]!r}, which is not a list of streams")
+    raise registry_damaged(path, f"holds {data[:SHOWN_BYTES]!r}, which is not a list of streams")

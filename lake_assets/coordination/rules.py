@@ -10,7 +10,7 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-from lake_assets.errors import ClaimRefused, ConfigurationError
+from lake_assets.errors import ConfigurationError, claim_refused
 
 ANY = "*"
 """Instead of a predecessor's name: the stream may run after any stream, or as the first one."""
@@ -225,7 +225,7 @@ def check_claim(resource: str, found: int | None, token: int) -> None:
         token: The caller's.
 
     Raises:
-        ClaimRefused: A later holder has claimed the resource.
+        CoordinationError: A later holder has claimed the resource.
     """
     if found is not None and found > token:
-        raise ClaimRefused(resource, token=token, found=found)
+        raise claim_refused(resource, token=token, found=found)

@@ -52,7 +52,7 @@ def read_lock_state(zk: KazooClient, lock_name: str) -> LockState:
     """Return the present state of a lock. Takes no lock and changes nothing.
 
     Raises:
-        RegistryDamaged: A node contains something else than a turn or a list of streams.
+        CoordinationError: A node contains something else than a turn or a list of streams.
         ServiceError: ZooKeeper stopped answering.
     """
     registry = Registry(zk, lock_name)

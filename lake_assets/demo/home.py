@@ -1,20 +1,60 @@
-"""The data directory of a demo. A demo runs in its own directory: it refuses another one's and clears its last one."""
+"""What all demos share: a data directory of their own, the services that they start, and what they print.
+
+A demo refuses the data directory of somebody else, and clears its last one.
+"""
 
 from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Mapping
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
+
+from rich.console import Console
+from rich.markup import escape
 
 from lake_assets.connections.addresses import make_private
 from lake_assets.connections.catalog import TABLES_FILE
-from lake_assets.errors import UsageError
+from lake_assets.errors import LakeError, ServiceError, UsageError
 from lake_assets.services import lifecycle
 from lake_assets.settings import settings
 
 if TYPE_CHECKING:
     from lake_assets.settings import Settings
+
+console = Console(highlight=False, soft_wrap=True)
+
+
+class UnexpectedResult(LakeError):
+    """A demo found another result than it expects."""
+
+
+def headline(title: str, text: str) -> None:
+    """Print the headline of a scene."""
+    console.print(f"\n[bold]{title}[/]\n[dim]{escape(text)}[/]")
+
+
+def check(what: str, found: object, expected: object) -> None:
+    """Print that a result is as expected.
+
+    Args:
+        what: What is expected, in words.
+        found: The result.
+        expected: What it must be equal to.
+
+    Raises:
+        UnexpectedResult: It is not.
+    """
+    if found != expected:
+        raise UnexpectedResult(
+            f"Expected: {what}. Found {found!r} instead of {expected!r}.",
+            remedy="Read the logs in LAKE_HOME/logs.",
+        )
+    console.print(f"  [green]✓[/] {what}")
+
 
 START, END = "2026-01-01-00:00", "2026-01-02-00:00"
 MARKER = "demo"
@@ -102,3 +142,104 @@ def _clear(found: Settings) -> None:
     for pattern in ("catalog.db*", "landing.db*", "*.html", TABLES_FILE):
         for file in found.home.glob(pattern):
             file.unlink()
+
+
+POLL_SECONDS = 0.5
+START_PATIENCE = 3
+"""How many times longer than usual services may take to start: a demo is often the first thing that a machine does."""
+
+
+def play_on_services(home: Settings, play: Callable[[Settings], bool], *, keep_up: bool) -> bool:
+    """Start the services of a data directory, play a demo on them, and stop them.
+
+    Args:
+        play: Returns whether everything is as it should be.
+        keep_up: If it is, leave the services running at the end.
+
+    Returns:
+        What `play` returned.
+
+    Raises:
+        ServiceError: A service did not start.
+    """
+    began = time.monotonic()
+    succeeded = False
+    try:
+        lifecycle.up(home, report=_print_dim, patience=START_PATIENCE)
+        succeeded = play(home)
+        memory_mb = sum(service.memory_mb for service in lifecycle.status(home))
+        seconds = time.monotonic() - began
+        console.print(f"\n{seconds:.0f} s in all; the services hold {memory_mb / 1024:.1f} GB.")
+    finally:
+        leave_up = succeeded and keep_up
+        if not leave_up:
+            lifecycle.down(home, report=_print_dim)
+    if leave_up:
+        console.print(f"Look around: [bold]{lifecycle.ui_address(home)}[/]   ([bold]make down[/] stops it)")
+    return succeeded
+
+
+def wait_until_idle(
+    home: Settings, busy: Callable[[], Sequence[str]], show: Callable[[], None], *, poll_seconds: float = POLL_SECONDS
+) -> None:
+    """Wait until nothing is at work.
+
+    Args:
+        busy: Returns what is still at work, each in a few words.
+        show: Prints what was done since it was called last. It is called again at the end.
+        poll_seconds: Seconds between two looks.
+
+    Raises:
+        ServiceError: There is still work after the time limit of a scene, `settle_seconds`.
+    """
+    began = time.monotonic()
+    patience = home.settle_seconds
+    while True:
+        show()
+        found = busy()
+        seconds = time.monotonic() - began
+        if not found:
+            break
+        if seconds > patience:
+            raise ServiceError(
+                f"After {patience} s these still have work: {', '.join(found)}.",
+                remedy=f"Look at the runs in {lifecycle.ui_address(home)} and at the logs in {home.home / 'logs'}.",
+            )
+        time.sleep(poll_seconds)
+    # Something may have ended after it was shown last.
+    show()
+    console.print(f"  [dim]idle after {seconds:.0f} s[/]")
+
+
+def run_command(home: Settings, *arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
+    """Run a command of `lake` as a person would, with these variables, and print it with its output."""
+    console.print(f"  [cyan]$[/] lake {' '.join(arguments)}")
+    ran = subprocess.run(
+        [sys.executable, "-m", "lake_assets.cli.main", *arguments],
+        env={**os.environ, "LAKE_HOME": str(home.home), **variables},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    for line in (ran.stdout + ran.stderr).splitlines():
+        console.print(f"      [dim]{escape(line)}[/]")
+    return ran
+
+
+def expect_command(home: Settings, exit_code: int, *arguments: str, **variables: str) -> str:
+    """Run a command of `lake` as `run_command` does, and return its output.
+
+    Raises:
+        UnexpectedResult: It ended with another exit code.
+    """
+    ended = run_command(home, *arguments, **variables)
+    if ended.returncode != exit_code:
+        raise UnexpectedResult(
+            f"`lake {' '.join(arguments)}` ended with {ended.returncode} instead of {exit_code}.",
+            remedy="Read what it printed above.",
+        )
+    return ended.stdout
+
+
+def _print_dim(line: str) -> None:
+    console.print(f"[dim]{escape(line)}[/]")

@@ -8,14 +8,12 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from lake_assets.connections.catalog import open_catalog
-from lake_assets.demo.home import prepare_home
-from lake_assets.demo.output import check, console, headline
-from lake_assets.demo.services import expect_command
+from lake_assets.demo.home import check, console, expect_command, headline, prepare_home
 from lake_assets.incremental.engine.iceberg import load
 from lake_assets.landing.operations import GroupLimits, select
 from lake_assets.landing.records import Checksum, DataFile, merged_ranges
 from lake_assets.membership.raw import RAW, SIGNUPS
-from lake_assets.services.stack import lake_services
+from lake_assets.services.lifecycle import lake_services
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -1,7 +1,8 @@
 """The membership demo: it sends batches with late rows, and the sensors of Dagster's daemon do the rest.
 
 Each scene ends with checks of its results. At the end every target is compared with what an oracle makes of all rows
-that were sent.
+that were sent. The oracle is plain Python and shares no code with the pipeline. Neither the raw tables nor the engine
+are asked what the rows should be, so a row that was lost on any part of the way is missing here.
 """
 
 from __future__ import annotations
@@ -9,37 +10,249 @@ from __future__ import annotations
 import time
 import zlib
 from collections import Counter
-from collections.abc import Callable, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime
 from functools import partial
 from typing import TYPE_CHECKING
 
 from pyiceberg.expressions import StartsWith
 from rich.markup import escape
 
-from lake_assets.base.hours import hour_key, parse_hour
+from lake_assets.base.hours import format_hours, hour_key, hour_start, parse_hour
+from lake_assets.connections.catalog import watched_files
 from lake_assets.connections.spark import open_spark
-from lake_assets.demo import membership_proof
-from lake_assets.demo.dagster_api import launch_backfill, materialized_hours, wait_for_backfill
-from lake_assets.demo.home import END, START, prepare_home
-from lake_assets.demo.membership_proof import expected_rows, repaired
-from lake_assets.demo.membership_simulator import bad_batch, dirty_batch, repair, worked_example
-from lake_assets.demo.output import check, console, headline
-from lake_assets.demo.services import play_on_services
-from lake_assets.demo.sessions import built_hours, state_of, wait_until_idle
-from lake_assets.demo.stage import Stage
+from lake_assets.demo import home as services
+from lake_assets.demo import membership_oracle
+from lake_assets.demo.home import END, START, check, console, headline, play_on_services, prepare_home
+from lake_assets.demo.membership_oracle import Row
+from lake_assets.demo.membership_simulator import Landing, bad_batch, dirty_batch, repair, worked_example
+from lake_assets.demo.stage import Stage, launch_backfill, materialized_hours, wait_for_backfill
+from lake_assets.incremental.declaration import LANDED
 from lake_assets.incremental.engine import iceberg
-from lake_assets.incremental.engine.model import NoSession
+from lake_assets.incremental.engine.arrivals import LOOKBACK_HOURS
+from lake_assets.incremental.engine.iceberg import rows_between
+from lake_assets.incremental.engine.model import NoSession, SessionPlan
 from lake_assets.incremental.from_settings import open_engine
 from lake_assets.incremental.operations import verify
 from lake_assets.landing.loading import BATCH_PREFIX
 from lake_assets.landing.manifest import ALL_VERDICTS
 
 if TYPE_CHECKING:
-    from lake_assets.demo.membership_oracle import Row
     from lake_assets.incremental.declaration import Target
+    from lake_assets.incremental.engine.session_log import SessionRecord
+    from lake_assets.incremental.engine.state import State
     from lake_assets.landing.messages import Feed
     from lake_assets.settings import Settings
+
+DAY_PREFIX = f"{START[:10]}-"
+"""Start of every hour key of the demo's only day."""
+
+NEWEST_SESSIONS = 50
+"""Sessions of a target that are looked at in one look."""
+
+POLL_SECONDS_ON_SERVERS = 3
+"""Seconds between two looks if the catalog is a server: each look reads metadata of all targets through it."""
+
+
+def wait_until_idle(stage: Stage) -> None:
+    """Wait until no target has anything to do. Print each session when it ends.
+
+    Raises:
+        ServiceError: There is still work after the time limit of a scene, `settle_seconds`.
+    """
+    stage.played.clear()
+    is_server = watched_files(stage.home) is None
+    services.wait_until_idle(
+        stage.home,
+        partial(_busy_targets, stage),
+        partial(_print_new_sessions, stage),
+        poll_seconds=POLL_SECONDS_ON_SERVERS if is_server else services.POLL_SECONDS,
+    )
+
+
+def state_of(stage: Stage, name: str) -> State:
+    """Return the present state of a target."""
+    return stage.engine.state(stage.engine.pipeline.target(name))
+
+
+def built_hours(stage: Stage, name: str) -> list[list[int]]:
+    """Return the hours that each session of this scene built, counted from the start.
+
+    Sessions without rows are left out.
+
+    Args:
+        stage: The stage.
+        name: Name of the target, without its namespace.
+    """
+    start = parse_hour(START)
+    found = []
+    for record in stage.played.get(f"core.{name}", []):
+        if record.built:
+            found.append([hour - start for hour in record.built])
+    return found
+
+
+def _busy_targets(stage: Stage) -> list[str]:
+    engine = stage.engine
+    return [target.table for target in engine.pipeline.in_order() if isinstance(engine.decide(target), SessionPlan)]
+
+
+def _print_new_sessions(stage: Stage) -> None:
+    for target in stage.engine.pipeline.in_order():
+        for record in _new_sessions(stage, target.table):
+            stage.printed[target.table] = _place(record)
+            stage.played.setdefault(target.table, []).append(record)
+            _print_session(stage, record)
+
+
+def _new_sessions(stage: Stage, table: str) -> list[SessionRecord]:
+    """Return the sessions that ended since the last one that was printed, ascending by revision."""
+    printed = stage.printed.get(table, 0)
+    history = stage.engine.history(stage.engine.pipeline.target(table), newest=NEWEST_SESSIONS)
+    return [record for record in history if _place(record) > printed]
+
+
+def _place(record: SessionRecord) -> int:
+    """Return a number that grows from session to session. One that an audit has stopped is run again as the same."""
+    return 2 * record.revision + (record.state == "committed")
+
+
+def _print_session(stage: Stage, record: SessionRecord) -> None:
+    target = record.plan.process
+    if record.state == "blocked":
+        _print_blocking_audits(record)
+        return
+    if record.unchanged:
+        console.print(f"  [dim]· {target}: {_format_hours(record.unchanged)} came out equal; nothing was written[/]")
+    elif not record.built:
+        console.print(f"  [dim]· {target}: no rows; complete-through advances[/]")
+    if record.built:
+        _print_built(stage, record)
+
+
+def _print_blocking_audits(record: SessionRecord) -> None:
+    for audit in record.audits:
+        if audit.blocking and not audit.passed:
+            sample = f": {', '.join(audit.sample)}" if audit.sample else ""
+            counts = dict(audit.counts)
+            line = f"{record.plan.process}: blocked by audit {audit.name}, {counts}{escape(sample)}"
+            console.print(f"  [red]■[/] {line}")
+
+
+def _print_built(stage: Stage, record: SessionRecord) -> None:
+    plan = record.plan
+    passed = sum(audit.passed for audit in record.audits)
+    hours = _format_hours(record.built)
+    counts = f"{record.rows_written} rows; audits {passed}/{len(record.audits)}"
+    lookback = _compare_with_lookback(stage, record)
+    console.print(f"  [green]■[/] {plan.process}: {plan.load} {hours} ({counts}); {lookback}")
+    reasons = {planned.reason: None for planned in plan.hours if planned.hour in record.built}
+    for reason in reasons:
+        console.print(f"      [dim]{escape(reason)}[/]")
+
+
+def _compare_with_lookback(stage: Stage, record: SessionRecord) -> str:
+    """Return how many rows a fixed lookback would process instead, and the hours that it would miss."""
+    last = record.built[-1]
+    first = last - LOOKBACK_HOURS + 1
+    target = stage.engine.pipeline.target(record.plan.process)
+    table = iceberg.load(stage.engine.catalog, target.table)
+    rows = rows_between(table, target.time_column, first, last)
+    found = f"a {LOOKBACK_HOURS}-hour lookback would process {rows} rows"
+    missed = [hour for hour in record.built if hour < first]
+    if missed:
+        found += f" and miss {_format_hours(missed)}"
+    return found
+
+
+def _format_hours(hours: Sequence[int]) -> str:
+    """Return hours without the day: `02:00..03:00, 06:00`."""
+    return format_hours(tuple(hours)).replace(DAY_PREFIX, "")
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """A target's rows, compared with those that should be there.
+
+    Attributes:
+        table: The target's table.
+        rows: Number of rows of the target.
+        missing: Number of rows that should be there and are not.
+        extra: Number of rows that are there and should not be.
+    """
+
+    table: str
+    rows: int
+    missing: int
+    extra: int
+
+    @property
+    def equal(self) -> bool:
+        return self.missing == self.extra == 0
+
+
+def expected_rows(sent: Sequence[Landing], *, start: int) -> dict[str, list[Row]]:
+    """Return target → the rows that it should have after all batches.
+
+    Args:
+        sent: All batches, with their rows as they are now if a producer has repaired some.
+        start: First hour of the pipeline.
+    """
+    rows: dict[str, list[Row]] = {table: [] for table in membership_oracle.KEY}
+    through = {table: hour_start(start - 1) for table in membership_oracle.KEY}
+    for landing in sent:
+        for table, found in landing.rows.items():
+            rows[table] += found.to_pylist()
+        for table, hour in landing.complete_through.items():
+            if hour is not None:
+                through[table] = max(through[table], hour_start(hour))
+    return membership_oracle.expected(rows, start=hour_start(start), through=through)
+
+
+def compare(table: str, columns: Iterable[str], found: Iterable[Row], expected: Iterable[Row]) -> Verdict:
+    """Compare a target's rows with the expected ones, without the time when a row landed: the zones decide it."""
+    compared = [column for column in columns if column != LANDED]
+    there = _counted(found, compared)
+    wanted = _counted(expected, compared)
+    return Verdict(
+        table,
+        rows=there.total(),
+        missing=(wanted - there).total(),
+        extra=(there - wanted).total(),
+    )
+
+
+def _counted(rows: Iterable[Row], columns: Sequence[str]) -> Counter[tuple[object, ...]]:
+    return Counter(tuple(_plain(row[column]) for column in columns) for row in rows)
+
+
+def _plain(value: object) -> object:
+    """Return a value that is equal for equal moments, whatever time zone they are given in."""
+    return value.timestamp() if isinstance(value, datetime) else value
+
+
+def repaired(landing: Landing, right: Mapping[str, str]) -> Landing:
+    """Return a batch as it is once its producer has put the right accounts into some signups.
+
+    Args:
+        landing: The batch as it landed.
+        right: Signup → its account.
+    """
+    table = "raw.signups"
+    signups = landing.rows[table]
+    rows = signups.to_pylist()
+    for row in rows:
+        row["account_id"] = right.get(row["signup_id"], row["account_id"])
+    mended = type(signups).from_pylist(rows, schema=signups.schema)
+    return Landing(
+        landing.landed_at,
+        landing.batch_id,
+        {**landing.rows, table: mended},
+        landing.complete_through,
+        landing.late,
+    )
+
 
 SIGNUP_FACT = "core.signup_fact"
 DIMENSION = "core.account_state_dim"
@@ -309,7 +522,7 @@ def _compare_with_sent(stage: Stage) -> bool:
 def _is_as_expected(stage: Stage, target: Target, expected: list[Row]) -> bool:
     """Compare a target with the rows that it should have, and print the result."""
     rows = iceberg.load(stage.engine.catalog, target.table).scan().to_arrow().to_pylist()
-    found = membership_proof.compare(target.table, target.columns, rows, expected)
+    found = compare(target.table, target.columns, rows, expected)
     has_complete = stage.engine.state(target).committed.complete_through is not None
     left = "; ".join(verify.left(stage.engine, target)) if has_complete else ""
     result = "[green]equal[/]"

@@ -17,11 +17,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from lake_assets.base.failpoints import EXIT_CODE
-from lake_assets.demo.home import prepare_home
-from lake_assets.demo.output import check, console, headline
-from lake_assets.demo.services import expect_command
+from lake_assets.demo.home import check, console, expect_command, headline, prepare_home
+from lake_assets.services.servers import zookeeper
 from lake_assets.services.service import free_port, running
-from lake_assets.services.zookeeper import zookeeper
 from lake_assets.serving.query import query
 from lake_assets.serving.served_tables import serving_at
 

@@ -16,8 +16,7 @@ from pkgutil import resolve_name
 from types import ModuleType
 from typing import TYPE_CHECKING
 
-from lake_assets.errors import ConfigurationError, LakeError
-from lake_assets.errors.texts import first_line, text_of
+from lake_assets.errors import ConfigurationError, LakeError, first_line, text_of
 from lake_assets.incremental.declaration import Broken, Pipeline
 from lake_assets.incremental.engine.user_code import user_line
 from lake_assets.settings import is_path, pipeline_names

@@ -17,8 +17,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from lake_assets.incremental.declaration import Pipeline, Target
-    from lake_assets.incremental.engine.catch_up import Outcome
-    from lake_assets.incremental.engine.engine import Engine
+    from lake_assets.incremental.engine.engine import Engine, Outcome
     from lake_assets.incremental.engine.model import Decision
     from lake_assets.incremental.engine.session_log import SessionRecord
     from lake_assets.incremental.from_settings import Declared
@@ -137,7 +136,7 @@ class Lake:
         Returns:
             One outcome for each session, and for each target one without a session: why none is due.
         """
-        from lake_assets.incremental.engine.catch_up import catch_up
+        from lake_assets.incremental.engine.engine import catch_up
 
         wanted = self._targets(target)
         self.create_tables()

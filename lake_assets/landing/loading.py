@@ -460,7 +460,7 @@ def commit(catalog: Catalog, table: Table, batch: Batch) -> None:
 
     Raises:
         PublishConflict: The table has changed since.
-        WriteAuditPublishDisabled: Rows cannot be staged in this table.
+        TargetError: Rows cannot be staged in this table.
     """
     name = ".".join(table.name())
     parent = publish.main_id(table)
@@ -609,8 +609,8 @@ class Loader:
 
         Raises:
             TableMissing: The raw table does not exist.
-            ColumnMismatch: The raw table has other columns than declared.
-            WriteAuditPublishDisabled: Rows cannot be staged in the raw table.
+            SourceError: The raw table has other columns than declared.
+            TargetError: Rows cannot be staged in the raw table.
             FileDamaged: No zone has an undamaged file.
         """
         while True:

@@ -53,7 +53,7 @@ from confluent_kafka import Consumer, KafkaError, TopicPartition
 
 from lake_assets.base.failpoints import reach
 from lake_assets.connections.kafka import TIMEOUT_SECONDS, client
-from lake_assets.errors import DiskFull, IntakeIncomplete, LandingError, ServiceError
+from lake_assets.errors import DiskFull, LandingError, ServiceError, intake_incomplete
 from lake_assets.landing import formats
 from lake_assets.landing.coverage import Cover, uncovered
 from lake_assets.landing.cutover import Cutter, Policy, effective
@@ -318,7 +318,7 @@ def require_conserved(closed: Closed, kept: int, count_given: CountGiven) -> Non
         count_given: Called only if there are fewer of them than offsets.
 
     Raises:
-        IntakeIncomplete: Messages are missing or doubled.
+        LandingError: Messages are missing or doubled.
     """
     place, span = closed.place, (closed.first, closed.last)
     kept += closed.dead_landed
@@ -328,7 +328,7 @@ def require_conserved(closed: Closed, kept: int, count_given: CountGiven) -> Non
     if kept < given:
         given = count_given(place, *span)
     if kept < given or different != kept:
-        raise IntakeIncomplete(place.topic, place.partition, span, given=given, kept=min(kept, different))
+        raise intake_incomplete(place.topic, place.partition, span, given=given, kept=min(kept, different))
 
 
 class IntakeCounter:
@@ -422,7 +422,7 @@ class Delivery:
         """Write a closed file and its dead letters, scrubbed for all requests that are recorded, and add them.
 
         Raises:
-            IntakeIncomplete: The drafts do not hold every message that Kafka gave; nothing is added.
+            LandingError: The drafts do not hold every message that Kafka gave; nothing is added.
             LandingError: What `ZoneWriter.land` raises.
         """
         reach("tailing-closed")

@@ -1,4 +1,4 @@
-"""The charts of the report: values in, plotly figures out. The page sets the colours of text and background.
+"""The charts of the pages: values in, plotly figures and drawings out. The page sets colours of text and background.
 
 All text goes through `text`, because plotly reads a subset of HTML in labels and hovers, and values may hold anything.
 """
@@ -18,6 +18,51 @@ import plotly.graph_objects as go
 from lake_assets.base.hours import format_hours, hour_start
 from lake_assets.incremental.engine.arrivals import Arrivals, Cell
 from lake_assets.incremental.operations.overview import SessionSummary, TargetOverview
+
+WIDTH = 72
+"""The number of characters of a line, in addition to its name."""
+
+TAKEN, FREE = "█", "·"
+
+
+@dataclass(frozen=True)
+class TakenTurn:
+    """A turn. began, ended: in seconds, by one clock; the end is exclusive."""
+
+    stream: str
+    began: float
+    ended: float
+
+
+def turn_lines(turns: Sequence[TakenTurn], names: Sequence[str]) -> list[str]:
+    """Return a line for each stream, in which a block stands for the time of its turns, and one with the scale.
+
+    A turn has at least one block, so a short one may seem to touch its neighbours.
+
+    Args:
+        turns: At least one.
+        names: The streams, in the order of their lines.
+    """
+    start = min(turn.began for turn in turns)
+    length = max(turn.ended for turn in turns) - start
+    indent = max(len(name) for name in names)
+    lines = []
+    for name in names:
+        cells = [FREE] * WIDTH
+        for turn in turns:
+            if turn.stream == name:
+                first = _cell(turn.began - start, length)
+                last = max(first, _cell(turn.ended - start, length) - 1)
+                cells[first : last + 1] = TAKEN * (last + 1 - first)
+        lines.append(f"{name:<{indent}} {''.join(cells)}")
+    return [*lines, f"{'':<{indent}} 0 s{f'{length:.0f} s':>{WIDTH - 3}}"]
+
+
+def _cell(seconds: float, length: float) -> int:
+    if not length:
+        return 0
+    return min(int(seconds / length * WIDTH), WIDTH - 1) if seconds < length else WIDTH
+
 
 Figure = dict[str, Any]
 """A plotly figure as JSON: `data` and `layout`."""

@@ -1,21 +1,229 @@
-"""`lake report` as one HTML page: the data path, figures, charts and tables."""
+"""The report of a lake as one page: the verdict, how far tables are complete, the data path, sessions and audits."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from itertools import groupby
+from typing import Literal
 
+from lake_assets.base.findings import Finding
 from lake_assets.base.hours import format_hours, hour_key
+from lake_assets.errors import ErrorText
 from lake_assets.incremental.engine.arrivals import Arrivals
 from lake_assets.incremental.engine.model import AuditResult
-from lake_assets.incremental.operations.overview import Overview, SessionSummary, TargetOverview
+from lake_assets.incremental.operations.overview import Overview, SessionSummary, TableProgress, TargetOverview
 from lake_assets.pages import charts
 from lake_assets.pages import page as pages
 from lake_assets.pages.charts import Figure
-from lake_assets.pages.completeness import completeness
-from lake_assets.pages.data_path.stages import DataPath
-from lake_assets.pages.verdict import Verdict
+from lake_assets.pages.data_path import DataPath, Fact, Stage
+
+State = Literal["well", "attention", "wrong"]
+
+LEADS: Mapping[State, str] = {"well": "All is well", "attention": "Well, with warnings", "wrong": "Not well"}
+SEE_BELOW = "The report has the details."
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """Whether all is well.
+
+    Attributes:
+        wrong: What is wrong: the errors of `lake doctor`, then what needs attention on the data path.
+        warnings: The warnings of `lake doctor`.
+        pending: How many parts of the data path have something pending, which is no fault.
+    """
+
+    wrong: tuple[ErrorText, ...] = ()
+    warnings: tuple[ErrorText, ...] = ()
+    pending: int = 0
+
+    @property
+    def state(self) -> State:
+        """How bad it is."""
+        if self.wrong:
+            return "wrong"
+        return "attention" if self.warnings else "well"
+
+    @property
+    def lead(self) -> str:
+        """The state in a few words."""
+        return LEADS[self.state]
+
+    @property
+    def first(self) -> ErrorText | None:
+        """What to look at first; None if all is well."""
+        return next(iter((*self.wrong, *self.warnings)), None)
+
+    @property
+    def others(self) -> tuple[ErrorText, ...]:
+        """What else is wrong, the errors first."""
+        return (*self.wrong, *self.warnings)[1:]
+
+    @property
+    def line(self) -> str:
+        """The verdict as one line."""
+        if self.first is None:
+            return f"{self.lead}: {self._pending_text}."
+        more = f" And {len(self.others)} more." if self.others else ""
+        return f"{self.lead}: {self.first.problem} → {self.first.remedy}{more}"
+
+    @property
+    def _pending_text(self) -> str:
+        if not self.pending:
+            return "nothing is wrong, and nothing is pending"
+        parts = "1 part has" if self.pending == 1 else f"{self.pending} parts have"
+        return f"nothing is wrong; {parts} something pending"
+
+
+def verdict(findings: Sequence[Finding], path: DataPath) -> Verdict:
+    """Return the verdict on a data directory.
+
+    Args:
+        findings: Of `lake doctor`.
+        path: The data path. What a finding says already is not said again.
+    """
+    errors = tuple(_of_findings(findings, "error"))
+    said = [error.problem.removesuffix(".") for error in errors]
+    from_path = [found for found in _of_path(path) if not any(text in found.problem for text in said)]
+    return Verdict(
+        wrong=(*errors, *dict.fromkeys(from_path)),
+        warnings=tuple(_of_findings(findings, "warning")),
+        pending=sum(_is_pending(fact) for fact in _facts(path.stages)),
+    )
+
+
+def _of_findings(findings: Iterable[Finding], level: str) -> Iterator[ErrorText]:
+    for found in findings:
+        if found.level == level:
+            yield ErrorText(found.text, found.remedy or SEE_BELOW)
+
+
+def _of_path(path: DataPath) -> Iterator[ErrorText]:
+    for stage in path.stages:
+        if stage.broken:
+            yield ErrorText(f"{stage.name}: {stage.instead}", stage.remedy or SEE_BELOW)
+        for fact in stage.facts:
+            if fact.bad:
+                named = fact.what in fact.pending
+                problem = fact.pending if named else f"{fact.what}: {fact.pending}"
+                yield ErrorText(problem, fact.remedy or SEE_BELOW)
+
+
+def _facts(stages: Iterable[Stage]) -> Iterator[Fact]:
+    for stage in stages:
+        yield from stage.facts
+
+
+def _is_pending(fact: Fact) -> bool:
+    return bool(fact.pending) and not fact.bad
+
+
+Completion = Literal["held", "skipped", "pending", "complete", "missing"]
+
+SHOWN_HOURS = 48
+"""The maximum number of hours of a strip."""
+
+
+@dataclass(frozen=True)
+class Run:
+    """Neighbouring hours of the same state.
+
+    Attributes:
+        state: held: an audit holds them back. skipped: beyond the catch-up threshold. pending: changed, to be rebuilt.
+        first: Their first hour.
+        last: Their last hour, inclusive.
+    """
+
+    state: Completion
+    first: int
+    last: int
+
+    @property
+    def hours(self) -> int:
+        return self.last - self.first + 1
+
+    @property
+    def label(self) -> str:
+        """The hours and their state, for a hover."""
+        last = f" to {hour_key(self.last)}" if self.last > self.first else ""
+        return f"{hour_key(self.first)}{last}: {self.state}"
+
+
+@dataclass(frozen=True)
+class Strip:
+    """The hours of one table."""
+
+    table: str
+    runs: tuple[Run, ...]
+
+
+@dataclass(frozen=True)
+class Completeness:
+    """The strips of all tables.
+
+    Attributes:
+        first: The first hour shown.
+        last: The newest hour for which any table is complete.
+        strips: One for each table, in the order of the overview.
+    """
+
+    first: int
+    last: int
+    strips: tuple[Strip, ...]
+
+    @property
+    def states(self) -> list[Completion]:
+        """The states that occur, for the legend."""
+        found = {run.state for strip in self.strips for run in strip.runs}
+        order: Sequence[Completion] = ("complete", "pending", "skipped", "held", "missing")
+        return [state for state in order if state in found]
+
+
+def completeness(overview: Overview) -> Completeness | None:
+    """Return the strips; None if no table is complete through any hour."""
+    known = [found.complete_through for found in overview.standings if found.complete_through is not None]
+    if not known:
+        return None
+    last = max(known)
+    first = max(_first_hour(overview, known), last - SHOWN_HOURS + 1)
+    targets = {target.table: target for target in overview.targets}
+    strips = []
+    for standing in overview.standings:
+        strips.append(Strip(standing.table, _runs(standing, targets.get(standing.table), range(first, last + 1))))
+    return Completeness(first, last, tuple(strips))
+
+
+def _first_hour(overview: Overview, known: Iterable[int]) -> int:
+    """Return the first hour that anything is known of."""
+    hours = [*known]
+    for target in overview.targets:
+        for session in target.sessions:
+            hours += session.built
+    for source in overview.arrivals:
+        hours += [cell.event_hour for cell in source.cells]
+    return min(hours)
+
+
+def _runs(standing: TableProgress, target: TargetOverview | None, hours: Collection[int]) -> tuple[Run, ...]:
+    marked: dict[int, Completion] = {}
+    if target is not None:
+        marked |= dict.fromkeys(target.pending, "pending")
+        marked |= dict.fromkeys(target.skipped, "skipped")
+        marked |= dict.fromkeys([held.hour for held in target.held], "held")
+
+    def state_of(hour: int) -> Completion:
+        through = standing.complete_through
+        is_complete = through is not None and hour <= through
+        return marked.get(hour, "complete" if is_complete else "missing")
+
+    runs = []
+    for state, group in groupby(hours, state_of):
+        found = list(group)
+        runs.append(Run(state, found[0], found[-1]))
+    return tuple(runs)
+
 
 TEMPLATE = "report.html"
 MOST_AUDITS = 100

@@ -43,8 +43,7 @@ import errno
 from collections.abc import Iterable, Mapping
 from datetime import datetime
 
-from lake_assets.errors import ServingError, UsageError
-from lake_assets.errors.texts import named
+from lake_assets.errors import ServingError, UsageError, named
 
 MAX_ANSWER_CHARACTERS = 500
 """Of another service's answer, in a message."""

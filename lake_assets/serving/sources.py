@@ -21,11 +21,10 @@ from pyiceberg.expressions import BooleanExpression
 from pyiceberg.io.pyarrow import schema_to_pyarrow
 from pyiceberg.table import ALWAYS_TRUE
 
-from lake_assets.base.grain import HOUR, Grain
-from lake_assets.base.hours import hour_key
+from lake_assets.base.hours import HOUR, Grain, hour_key
 from lake_assets.errors import ConfigurationError, TableMissing, UsageError
 from lake_assets.incremental.declaration import Sequential
-from lake_assets.incremental.declaration.served import SECONDS
+from lake_assets.incremental.declaration.model import SECONDS
 from lake_assets.incremental.engine import iceberg
 from lake_assets.incremental.engine.iceberg import rows_between, rows_by_hour
 from lake_assets.serving.registry import is_table

@@ -5,8 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lake_assets.base.grain import DAY, HOUR
-from lake_assets.base.hours import format_hours, hour_key, hour_start, parse_hour
+from lake_assets.base.hours import DAY, HOUR, format_hours, hour_key, hour_start, parse_hour
 
 MIDNIGHT = parse_hour("2026-01-02-00:00")
 

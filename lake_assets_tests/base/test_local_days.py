@@ -10,8 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lake_assets.base.grain import DAY, days_in, uneven_day
-from lake_assets.base.hours import hour_key, hour_start, parse_hour
+from lake_assets.base.hours import DAY, days_in, hour_key, hour_start, parse_hour, uneven_day
 
 FIRST = parse_hour("2023-12-31-00:00")
 LAST = parse_hour("2028-01-02-00:00")

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from lake_assets.cli.start import close_to_others
+from lake_assets.cli.common import close_to_others
 from lake_assets.connections.addresses import create_spark_token
 from lake_assets.connections.catalog import open_catalog
 from lake_assets.settings import Settings

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import httpx
 import pytest
 
-from lake_assets.cli.page_server import listening
+from lake_assets.cli.report import listening
 from lake_assets.connections.addresses import REPORT_FILE, dashboard_file, report_port
 from lake_assets.errors import ServiceError
 

@@ -12,7 +12,7 @@ from lake_assets.connections.kafka import client, java_properties, librdkafka_pr
 from lake_assets.engagement.model.kafka_topic import KafkaTopic
 from lake_assets.errors import ConfigurationError, ServiceError
 from lake_assets.landing.kafka import partitions
-from lake_assets.services.kafka import kafka as kafka_service
+from lake_assets.services.servers import kafka as kafka_service
 from lake_assets.services.service import accepts, free_port, running
 from lake_assets.settings import Settings, settings
 

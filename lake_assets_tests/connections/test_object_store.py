@@ -10,7 +10,7 @@ import pytest
 from lake_assets import Lake, Pipeline
 from lake_assets.connections.catalog import open_catalog
 from lake_assets.connections.spark import open_spark
-from lake_assets.errors import CatalogLost
+from lake_assets.errors import StoredStateError
 from lake_assets.incremental.engine.retention import list_files, read_bytes, remove_file
 from lake_assets.incremental.erasure.table_files import certify
 from lake_assets.incremental.operations.doctor import diagnose_lake
@@ -62,7 +62,7 @@ def test_a_lake_on_postgresql_and_s3(home: Settings, s3: str, database_by_port: 
     assert {finding.level for finding in diagnosed(settings)} == {"ok"}
     postgres.psql("CREATE DATABASE emptied")
     emptied = settings.model_copy(update={"catalog_uri": database_by_port.rpartition("/")[0] + "/emptied"})
-    with pytest.raises(CatalogLost, match=r"postgres:\*\*\*@"):
+    with pytest.raises(StoredStateError, match=r"postgres:\*\*\*@"):
         open_catalog(emptied)
     (lost,) = diagnosed(emptied)
     assert lost.repair

@@ -18,9 +18,8 @@ from lake_assets.connections.zookeeper import zookeeper_client
 from lake_assets.engagement.model.kafka_topic import KafkaTopic
 from lake_assets.errors import ConfigurationError
 from lake_assets.landing.kafka import partitions
-from lake_assets.services.kafka import kafka
+from lake_assets.services.servers import apply_login, kafka, zookeeper
 from lake_assets.services.service import free_port, running
-from lake_assets.services.zookeeper import apply_login, zookeeper
 from lake_assets.settings import Settings, settings
 
 if TYPE_CHECKING:

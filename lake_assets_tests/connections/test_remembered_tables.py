@@ -16,7 +16,7 @@ from lake_assets.connections.catalog import (
     read_remembered,
     table_names,
 )
-from lake_assets.errors import CatalogLost, StoredByNewerVersion
+from lake_assets.errors import StoredByNewerVersion, StoredStateError
 from lake_assets.incremental.engine.engine import Engine, utc_now
 from lake_assets.settings import __version__
 from lake_assets_tests.incremental.clicks import CLICKS, land_clicks
@@ -53,7 +53,7 @@ def test_a_catalog_that_was_emptied_is_refused_until_it_is_back(bare_home: Setti
     file = bare_home.home / "catalog.db"
     backup = file.read_bytes()
     file.write_bytes(b"")
-    with pytest.raises(CatalogLost) as caught:
+    with pytest.raises(StoredStateError) as caught:
         open_catalog(bare_home)
     assert str(file) in caught.value.problem
     assert "core.click_fact, core.click_state, etl.erasure and 4 more" in caught.value.problem
@@ -66,7 +66,7 @@ def test_a_home_of_the_version_before_is_known_by_its_warehouse(bare_home: Setti
     create(bare_home)
     assert not marker(bare_home).exists()
     (bare_home.home / "catalog.db").unlink()
-    with pytest.raises(CatalogLost, match=r"had raw\.clicks\."):
+    with pytest.raises(StoredStateError, match=r"had raw\.clicks\."):
         open_catalog(bare_home)
 
 
@@ -80,7 +80,7 @@ def test_another_catalog_is_refused_and_the_former_one_is_named(bare_home: Setti
     create(bare_home)
     open_catalog(bare_home)
     moved = bare_home.model_copy(update={"catalog_uri": f"sqlite:///{bare_home.home / 'other.db'}"})
-    with pytest.raises(CatalogLost, match=r"other\.db has no tables.*in the catalog sqlite:.*/catalog\.db\."):
+    with pytest.raises(StoredStateError, match=r"other\.db has no tables.*in the catalog sqlite:.*/catalog\.db\."):
         open_catalog(moved)
 
 
@@ -90,7 +90,7 @@ def test_without_a_warehouse_to_look_into_the_memory_alone_counts(bare_home: Set
     (bare_home.home / "catalog.db").unlink()
     elsewhere = bare_home.model_copy(update={"warehouse": "s3://bucket/warehouse"})
     assert local_tables(elsewhere.warehouse_address) == {}
-    with pytest.raises(CatalogLost):
+    with pytest.raises(StoredStateError):
         open_catalog(elsewhere)
 
 

@@ -12,7 +12,7 @@ import pytest
 from kazoo.client import KazooClient
 
 from lake_assets.coordination import ANY, JobCoordinator, zookeeper_client
-from lake_assets.errors import LockLost, RegistryDamaged, TurnRefused
+from lake_assets.errors import CoordinationError, LockLost, TurnRefused
 from lake_assets_tests.coordination.ensembles import Ensemble
 from lake_assets_tests.coordination.lossy import CREATE, DELETE, TRANSACTION, lossy_line
 from lake_assets_tests.coordination.world import World, settle
@@ -123,12 +123,12 @@ def the_registry_is_damaged(three: Ensemble, world: World) -> str:
     zk.set(path, b"{}")
     coordinator = world.coordinator("mutation")
     assert coordinator.lock()
-    with pytest.raises(RegistryDamaged, match=rf"{path} holds(.|\n)*delete {path}"):
+    with pytest.raises(CoordinationError, match=rf"{path} holds(.|\n)*delete {path}"):
         coordinator.register()
     assert world.contenders() == []
     zk.delete(path)
     settle(world)
-    return "stops: RegistryDamaged, which names the node; without it ingestion starts"
+    return "stops: CoordinationError, which names the node; without it ingestion starts"
 
 
 Fault = Callable[[Ensemble, World], str]

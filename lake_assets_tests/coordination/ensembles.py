@@ -9,8 +9,8 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 from lake_assets.connections.addresses import run_folder
+from lake_assets.services.servers import ensemble, mode
 from lake_assets.services.service import Service, all_running
-from lake_assets.services.zookeeper import ensemble, mode
 
 
 class Ensemble:

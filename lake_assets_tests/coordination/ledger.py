@@ -33,7 +33,7 @@ class Ledger:
             db.executescript(SCHEMA)
 
     def claim(self, token: int) -> None:
-        """The token is on the ledger; `ClaimRefused` if a later one is."""
+        """The token is on the ledger; `CoordinationError` if a later one is."""
         with self._commit(token) as db:
             db.execute("DELETE FROM epoch")
             db.execute("INSERT INTO epoch VALUES (?)", [token])

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from lake_assets.demo.engagement_lake import scenes
+from lake_assets.demo import engagement as scenes
 from lake_assets.demo.home import prepare_home
 from lake_assets.engagement.model.lakes import configured_lakes
 from lake_assets.errors import UsageError

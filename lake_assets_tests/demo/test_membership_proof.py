@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from lake_assets.demo.membership_proof import compare, expected_rows, repaired
+from lake_assets.demo.membership import compare, expected_rows, repaired
 from lake_assets.demo.membership_simulator import EXAMPLE, bad_batch, dirty_batch, worked_example
 from lake_assets.membership import PIPELINE
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from lake_assets.demo.output import UnexpectedResult, check
+from lake_assets.demo.home import UnexpectedResult, check
 
 
 def test_a_result_as_expected_is_printed(capsys: pytest.CaptureFixture[str]) -> None:

@@ -37,7 +37,7 @@ from confluent_kafka.admin import (
 )
 
 from lake_assets.connections.addresses import process_of
-from lake_assets.services.kafka import kafka as kafka_service
+from lake_assets.services.servers import kafka as kafka_service
 from lake_assets.services.service import free_port, running
 from lake_assets.settings import Settings
 from lake_assets_tests.doors.lake_door import LakeDoor

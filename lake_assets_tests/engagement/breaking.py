@@ -16,10 +16,10 @@ from confluent_kafka.admin import NewPartitions
 from lake_assets.base.failpoints import PAUSE
 from lake_assets.connections.addresses import process_of
 from lake_assets.engagement.model.table_schemas import ENGAGEMENT
-from lake_assets.errors import OffsetsMissing
-from lake_assets.services.kafka import kafka as kafka_service
+from lake_assets.errors import MessagesLost
+from lake_assets.services.servers import kafka as kafka_service
+from lake_assets.services.servers import spark as spark_service
 from lake_assets.services.service import Service, free_port, running
-from lake_assets.services.spark import spark as spark_service
 from lake_assets.settings import Settings
 from lake_assets_tests.engagement.interrupted import ANEW, arrive, go_on, left, settle
 from lake_assets_tests.engagement.scenario import PARTITIONS, Traffic
@@ -71,7 +71,7 @@ def truncated(mail: Traffic) -> str:
         done.result(20)
     try:
         mail.run()
-    except OffsetsMissing as error:
+    except MessagesLost as error:
         assert (left(mail, "ingestion"), mail.rows(ENGAGEMENT)) == (ANEW, rows)
         return f"stops, and is withdrawn without a row: {type(error).__name__}"
     raise AssertionError("a batch whose messages are gone went on")

@@ -22,9 +22,9 @@ from lake_assets.engagement.model.table_schemas import DEAD_LETTER, ENGAGEMENT
 from lake_assets.engagement.model.tables import open_tables
 from lake_assets.engagement.streams.batch import BatchReport
 from lake_assets.engagement.streams.turn import open_stream
-from lake_assets.services.kafka import kafka as kafka_service
+from lake_assets.services.servers import kafka as kafka_service
+from lake_assets.services.servers import zookeeper as zookeeper_service
 from lake_assets.services.service import free_port, running
-from lake_assets.services.zookeeper import zookeeper as zookeeper_service
 from lake_assets_tests.demo.engagement_simulator.test_producer import received
 from lake_assets_tests.engagement.oracle import Truth, truth
 from lake_assets_tests.engagement.scenario import PATIENCE_SECONDS, SESSION_SECONDS, coordinated_turn, rows_of

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from lake_assets.connections.small_uploads import SmallUploadsIO
-from lake_assets.errors.infrastructure import passes_by_itself
-from lake_assets.errors.texts import chain_text
+from lake_assets.errors import chain_text
+from lake_assets.errors.described import passes_by_itself
 
 if TYPE_CHECKING:
     from pyiceberg.io import FileIO

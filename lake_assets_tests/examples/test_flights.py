@@ -19,8 +19,7 @@ from examples.flights.definitions import defs
 from examples.flights.landing import batches, land, landed_until
 from examples.flights.replay import verdict
 from lake_assets.base.hours import hour_start
-from lake_assets.incremental.engine.catch_up import catch_up
-from lake_assets.incremental.engine.engine import Engine
+from lake_assets.incremental.engine.engine import Engine, catch_up
 from lake_assets.incremental.engine.iceberg import load
 
 if TYPE_CHECKING:

@@ -20,8 +20,8 @@ from lake_assets.demo.membership_simulator import Arrival, Population, Simulatio
 from lake_assets.incremental.engine import iceberg
 from lake_assets.incremental.engine.iceberg import HIGH_WATERMARK, SESSION
 from lake_assets.incremental.engine.model import NoSession, SessionReport
+from lake_assets.services.servers import spark as spark_service
 from lake_assets.services.service import free_port, running
-from lake_assets.services.spark import spark as spark_service
 from lake_assets.settings import PROJECT, Settings
 from lake_assets_tests.incremental.child import run
 from lake_assets_tests.incremental.scenario import Lake

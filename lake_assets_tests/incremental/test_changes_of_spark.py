@@ -13,8 +13,8 @@ from lake_assets.base.hours import hour_start, parse_hour
 from lake_assets.incremental.declaration import Source
 from lake_assets.incremental.engine import iceberg
 from lake_assets.incremental.engine.model import SourceRange
-from lake_assets.incremental.engine.prepare import read_appended
 from lake_assets.incremental.engine.source_changes import SourceChanges, Watermark, changes
+from lake_assets.incremental.engine.stage import read_appended
 
 if TYPE_CHECKING:
     from pyiceberg.catalog import Catalog

@@ -16,7 +16,8 @@ from lake_assets.base.hours import hour_start
 from lake_assets.connections.catalog import open_catalog
 from lake_assets.connections.spark import open_spark
 from lake_assets.errors import AuditFailed
-from lake_assets.incremental.engine import iceberg, prepare, stage
+from lake_assets.incremental.engine import iceberg, stage
+from lake_assets.incremental.engine import stage as prepare
 from lake_assets.incremental.engine.engine import Engine, utc_now
 from lake_assets.incremental.engine.model import NoSession, PlannedHour, SessionPlan, SessionReport
 from lake_assets.incremental.engine.stage import Stager

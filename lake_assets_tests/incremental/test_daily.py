@@ -11,8 +11,7 @@ import dagster as dg
 import pyarrow as pa
 import pytest
 
-from lake_assets.base.grain import HOUR
-from lake_assets.base.hours import hour_key, hour_start
+from lake_assets.base.hours import HOUR, hour_key, hour_start
 from lake_assets.errors import ConfigurationError
 from lake_assets.incremental.declaration import Pipeline, SessionContext, Source, Stateless, incremental_asset
 from lake_assets.incremental.engine import iceberg

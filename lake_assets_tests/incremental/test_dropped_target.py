@@ -8,9 +8,9 @@ import pytest
 from typer.testing import CliRunner
 
 from lake_assets.cli.main import app
-from lake_assets.errors import LakeError, TargetDropped, TargetReplaced
+from lake_assets.errors import LakeError, TargetGone
 from lake_assets.incremental.engine import iceberg
-from lake_assets.incremental.engine.catch_up import catch_up
+from lake_assets.incremental.engine.engine import catch_up
 from lake_assets.incremental.engine.model import SessionReport
 from lake_assets.membership.raw import RAW
 from lake_assets.settings import settings
@@ -71,7 +71,7 @@ def test_a_dropped_target_is_an_error_everywhere_until_it_is_rebuilt(
 
     # Somebody creates it again: an empty table, which nobody takes for the former one.
     iceberg.create_target(catalog, lake.target(DIM))
-    with pytest.raises(TargetReplaced, match="--reset"):
+    with pytest.raises(TargetGone, match="--reset"):
         lake.run(DIM)
     assert command("status")[0] == 1
     catalog.drop_table(DIM)
@@ -101,10 +101,10 @@ def test_an_open_session_does_not_publish_to_a_table_that_it_was_not_planned_for
     lake.append("raw.signups", [signup(2, 2)])
     lake.engine.open_session(lake.target("signup_fact"))
     catalog.drop_table(FACT)
-    with pytest.raises(TargetDropped):
+    with pytest.raises(TargetGone):
         lake.run("signup_fact")
     iceberg.create_target(catalog, lake.target("signup_fact"))
-    with pytest.raises(TargetReplaced):
+    with pytest.raises(TargetGone):
         lake.run("signup_fact")
     assert isinstance(lake.engine.rebuild_all(lake.target("signup_fact")), SessionReport)
     lake.assert_true("signup_fact")

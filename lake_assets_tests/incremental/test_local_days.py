@@ -12,8 +12,7 @@ from zoneinfo import ZoneInfo
 import dagster as dg
 import pytest
 
-from lake_assets.base.grain import DAY, HOUR
-from lake_assets.base.hours import hour_key, hour_of, hour_start
+from lake_assets.base.hours import DAY, HOUR, hour_key, hour_of, hour_start
 from lake_assets.errors import ConfigurationError
 from lake_assets.incremental.declaration import (
     Pipeline,

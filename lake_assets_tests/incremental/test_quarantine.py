@@ -12,7 +12,7 @@ from lake_assets.demo.membership_simulator import Population, dirty_batch, worke
 from lake_assets.errors import AuditFailed
 from lake_assets.incremental.declaration import SessionContext, Source, Stateful, incremental_asset
 from lake_assets.incremental.engine import iceberg
-from lake_assets.incremental.engine.catch_up import catch_up
+from lake_assets.incremental.engine.engine import catch_up
 from lake_assets.incremental.engine.model import SessionReport
 from lake_assets.incremental.operations import verify
 from lake_assets.membership import PIPELINE

@@ -16,9 +16,8 @@ from pyspark.sql import functions as F
 
 from lake_assets.incremental.declaration import Source
 from lake_assets.incremental.engine import publish
-from lake_assets.incremental.engine.prepare import read_at
 from lake_assets.incremental.engine.source_changes import changes
-from lake_assets.incremental.engine.stage import WAP_ID
+from lake_assets.incremental.engine.stage import WAP_ID, read_at
 
 if TYPE_CHECKING:
     from pyiceberg.catalog import Catalog

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Any
 import dagster as dg
 import pytest
 
-from lake_assets.base.grain import HOUR
-from lake_assets.base.hours import hour_key
+from lake_assets.base.hours import HOUR, hour_key
 from lake_assets.demo.membership_simulator import land, worked_example
 from lake_assets.incremental.engine.engine import utc_now
 from lake_assets.incremental.operations import verify

@@ -13,8 +13,7 @@ from lake_assets import Pipeline
 from lake_assets.base.hours import hour_key
 from lake_assets.connections.catalog import open_catalog
 from lake_assets.connections.spark import open_spark
-from lake_assets.incremental.engine.catch_up import catch_up
-from lake_assets.incremental.engine.engine import Engine
+from lake_assets.incremental.engine.engine import Engine, catch_up
 from lake_assets.membership import PIPELINE
 from lake_assets.settings import settings
 from lake_assets_tests.incremental.in_process_daemon import in_process_daemon

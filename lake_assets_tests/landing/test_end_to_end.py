@@ -9,8 +9,7 @@ import pytest
 
 from lake_assets.base.hours import hour_of
 from lake_assets.demo.membership_simulator import Arrival, Population, Simulation, generate
-from lake_assets.incremental.engine.catch_up import catch_up
-from lake_assets.incremental.engine.engine import Engine
+from lake_assets.incremental.engine.engine import Engine, catch_up
 from lake_assets.incremental.engine.iceberg import complete_through, load
 from lake_assets.incremental.operations import verify
 from lake_assets.membership import PIPELINE

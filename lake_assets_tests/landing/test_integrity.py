@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 
 from lake_assets.base import failpoints
 from lake_assets.cli.landing import landing
-from lake_assets.errors import FileDamaged, IntakeIncomplete
+from lake_assets.errors import FileDamaged, LandingError
 from lake_assets.landing.heal import decide
 from lake_assets.landing.kafka import Reader
 from lake_assets.landing.manifest import EPOCHS
@@ -38,7 +38,7 @@ def test_a_record_that_both_zones_drop_is_missed_before_anything_is_added(bare_h
     one.send(range(20), broken=[4])
     for tailer in one.land():
         (error,) = tailer.stopped.values()
-        assert isinstance(error, IntakeIncomplete)
+        assert isinstance(error, LandingError)
         assert "gives 10 messages" in error.problem
         assert "but 9 records and dead letters" in error.problem
     assert one.manifest.entries() == []
@@ -79,7 +79,7 @@ def test_markers_and_aborted_messages_are_no_loss_and_beside_them_a_dropped_mess
     with monkeypatch.context() as patch:
         patch.setattr(Reader, "read", dropping)
         for tailer in one.land():
-            assert [type(error) for error in tailer.stopped.values()] == [IntakeIncomplete]
+            assert [type(error) for error in tailer.stopped.values()] == [LandingError]
     assert one.files("a") == []
     assert [tailer.stopped for tailer in one.land()] == [{}, {}]
     assert one.load() == named(range(20))

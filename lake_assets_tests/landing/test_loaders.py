@@ -12,9 +12,9 @@ from pyiceberg.types import IntegerType
 
 from lake_assets.base.hours import hour_of
 from lake_assets.connections.catalog import open_catalog
-from lake_assets.errors import ColumnMismatch, FileDamaged
+from lake_assets.errors import FileDamaged, SourceError
 from lake_assets.incremental.engine import iceberg
-from lake_assets.incremental.engine.complete import declare_complete
+from lake_assets.incremental.engine.planner import declare_complete
 from lake_assets.landing.files import Zone
 from lake_assets.landing.loading import HEARTBEATS, MAX_AHEAD
 from lake_assets.landing.messages import HEARTBEAT
@@ -150,7 +150,7 @@ def test_a_raw_table_with_other_columns_than_declared_is_refused(landed: Landed)
         schema.delete_column("plan")
     with table.update_schema() as schema:
         schema.add_column("plan", IntegerType())
-    with pytest.raises(ColumnMismatch, match="plan"):
+    with pytest.raises(SourceError, match="plan"):
         list(found.load())
     assert rows(landed.settings) == []
 

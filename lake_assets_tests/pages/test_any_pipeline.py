@@ -11,8 +11,8 @@ from lake_assets.incremental.engine import iceberg
 from lake_assets.incremental.engine.engine import Engine
 from lake_assets.incremental.operations.overview import overview
 from lake_assets.pages import report
-from lake_assets.pages.data_path.collect import data_path
-from lake_assets.pages.verdict import Verdict, verdict
+from lake_assets.pages.data_path import data_path
+from lake_assets.pages.report import Verdict, verdict
 
 if TYPE_CHECKING:
     from pyiceberg.catalog import Catalog

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from lake_assets.incremental.engine.model import HeldHour
 from lake_assets.incremental.operations.overview import Overview, TableProgress, TargetOverview
-from lake_assets.pages.completeness import SHOWN_HOURS, completeness
+from lake_assets.pages.report import SHOWN_HOURS, completeness
 
 NOW = datetime(2026, 1, 2, tzinfo=UTC)
 HOUR = st.integers(1_000, 1_100)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from starlette.testclient import TestClient
 
 from lake_assets.errors import ServiceError
-from lake_assets.pages.live import CACHE_SECONDS, application
+from lake_assets.pages.page import CACHE_SECONDS, application
 
 
 class Builder:

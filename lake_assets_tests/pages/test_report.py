@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from plotly.offline import get_plotlyjs
 
 from lake_assets.base.hours import hour_start
-from lake_assets.errors.texts import ErrorText
+from lake_assets.errors import ErrorText
 from lake_assets.incremental.engine.arrivals import Arrivals, Cell, LandedHour, Lateness
 from lake_assets.incremental.engine.engine import Engine
 from lake_assets.incremental.engine.model import AuditResult, PlannedHour, SessionPlan
@@ -26,8 +26,8 @@ from lake_assets.incremental.operations.overview import (
 )
 from lake_assets.membership import PIPELINE
 from lake_assets.pages import charts, report
-from lake_assets.pages.data_path.stages import DataPath, Fact, Stage
-from lake_assets.pages.verdict import Verdict
+from lake_assets.pages.data_path import DataPath, Fact, Stage
+from lake_assets.pages.report import Verdict
 from lake_assets_tests.doors.lake_door import Done, LakeDoor
 
 if TYPE_CHECKING:

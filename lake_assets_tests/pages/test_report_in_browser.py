@@ -23,9 +23,9 @@ from lake_assets.incremental.operations.overview import (
     summary,
 )
 from lake_assets.pages import report
-from lake_assets.pages.data_path.stages import DataPath, Fact, Stage
+from lake_assets.pages.data_path import DataPath, Fact, Stage
 from lake_assets.pages.page import write
-from lake_assets.pages.verdict import verdict
+from lake_assets.pages.report import verdict
 from lake_assets_tests.browser import Tab, open_tab, require_browser
 from lake_assets_tests.pages.test_report import HOURS, NOW, arrivals
 

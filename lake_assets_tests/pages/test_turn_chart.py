@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from lake_assets.pages.turn_chart import FREE, TAKEN, WIDTH, TakenTurn, turn_lines
+from lake_assets.pages.charts import FREE, TAKEN, WIDTH, TakenTurn, turn_lines
 
 NAMES = ("ingestion", "mutation", "retention")
 LENGTHS = st.lists(st.tuples(st.sampled_from(NAMES), st.integers(0, 9), st.integers(1, 9)), min_size=1, max_size=9)

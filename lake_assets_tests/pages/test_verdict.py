@@ -6,9 +6,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lake_assets.base.findings import Finding
-from lake_assets.errors.texts import ErrorText
-from lake_assets.pages.data_path.stages import DataPath, Fact, Stage
-from lake_assets.pages.verdict import SEE_BELOW, verdict
+from lake_assets.errors import ErrorText
+from lake_assets.pages.data_path import DataPath, Fact, Stage
+from lake_assets.pages.report import SEE_BELOW, verdict
 
 NO_PATH = DataPath(())
 FACTS = st.lists(st.tuples(st.sampled_from("ab"), st.sampled_from(["", "late"]), st.booleans()), max_size=5)

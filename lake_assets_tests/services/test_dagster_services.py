@@ -9,7 +9,7 @@ import yaml
 from pydantic import SecretStr
 
 from lake_assets.errors import ConfigurationError
-from lake_assets.services.dagster_services import dagster_environment, dagster_home, write_dagster_files
+from lake_assets.services.servers import dagster_environment, dagster_home, write_dagster_files
 
 if TYPE_CHECKING:
     from lake_assets.settings import Settings

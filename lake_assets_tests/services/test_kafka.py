@@ -5,7 +5,7 @@ from __future__ import annotations
 from confluent_kafka import Consumer, Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from lake_assets.services.kafka import brokers, kafka
+from lake_assets.services.servers import brokers, kafka
 from lake_assets.services.service import free_port, running
 from lake_assets.settings import Settings
 

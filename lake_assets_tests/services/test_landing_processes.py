@@ -20,7 +20,7 @@ from lake_assets.incremental.engine.iceberg import create_raw, load
 from lake_assets.incremental.from_settings import open_pipeline
 from lake_assets.landing.zones import locked_zone
 from lake_assets.services import lifecycle, supervisor
-from lake_assets.services.stack import PORT_NAMES, landing_processes, services_of
+from lake_assets.services.lifecycle import PORT_NAMES, landing_processes, services_of
 from lake_assets.settings import Settings
 
 NAMES = ["landing-a", "landing-b", "landing-load"]

@@ -20,7 +20,7 @@ from lake_assets.connections.addresses import spark_address
 from lake_assets.connections.spark import open_spark
 from lake_assets.errors import ServiceError, UsageError
 from lake_assets.services import lifecycle, supervisor
-from lake_assets.services.dagster_services import dagster_environment
+from lake_assets.services.servers import dagster_environment
 from lake_assets.services.service import Service, free_port
 from lake_assets.settings import Settings
 from lake_assets_tests.processes import lives

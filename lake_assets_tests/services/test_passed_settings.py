@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 from pydantic import SecretStr
 
-from lake_assets.services.dagster_services import dagster_environment
-from lake_assets.services.stack import PORT_NAMES, services_of
+from lake_assets.services.lifecycle import PORT_NAMES, services_of
+from lake_assets.services.servers import dagster_environment
 from lake_assets.settings import Settings
 
 if TYPE_CHECKING:

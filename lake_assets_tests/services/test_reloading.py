@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from lake_assets.services.reloading import declaring_files, follow
+from lake_assets.services.webserver import declaring_files, follow
 from lake_assets_tests.doors.lake_door import LakeDoor
 
 RIDES = """\

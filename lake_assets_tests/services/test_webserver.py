@@ -24,9 +24,9 @@ from websockets.typing import Subprotocol
 
 from lake_assets.connections.addresses import recorded_report
 from lake_assets.errors import ServiceError
-from lake_assets.services.dagster_services import code_server, dagster_home, webserver, write_dagster_files
+from lake_assets.services.lifecycle import PORT_NAMES
+from lake_assets.services.servers import code_server, dagster_home, webserver, write_dagster_files
 from lake_assets.services.service import Service, free_port, python_module, running
-from lake_assets.services.stack import PORT_NAMES
 from lake_assets.services.webserver import NO_DASHBOARD, NO_REPORT, dashboard_of, report_response
 from lake_assets.services.webserver_guard import parse_names
 from lake_assets.settings import Settings

@@ -8,8 +8,8 @@ from pathlib import Path
 
 from kazoo.client import KazooClient
 
+from lake_assets.services.servers import ensemble, mode, zookeeper
 from lake_assets.services.service import all_running, free_port, running
-from lake_assets.services.zookeeper import ensemble, mode, zookeeper
 
 
 @contextmanager

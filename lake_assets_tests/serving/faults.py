@@ -13,8 +13,8 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from lake_assets.base.failpoints import CLEAN_UP_POINTS, EXIT_CODE, PUSH_POINTS, REVERT_POINTS
+from lake_assets.services.servers import zookeeper
 from lake_assets.services.service import free_port, running
-from lake_assets.services.zookeeper import zookeeper
 from lake_assets.serving.lineage import State
 from lake_assets.settings import PROJECT
 from lake_assets_tests.outcomes import Outcomes, table

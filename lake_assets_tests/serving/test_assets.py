@@ -16,8 +16,7 @@ import pytest
 from dagster._core.definitions.sensor_definition import SensorExecutionData
 from deltalake import write_deltalake
 
-from lake_assets.base.grain import DAY
-from lake_assets.base.hours import hour_key, hour_start, parse_hour
+from lake_assets.base.hours import DAY, hour_key, hour_start, parse_hour
 from lake_assets.errors import ConfigurationError, UsageError
 from lake_assets.incremental.dagster.lake_resource import LAKE
 from lake_assets.incremental.dagster.session_runs import RETRY_AFTER_SECONDS

@@ -71,7 +71,7 @@ def land_files(
         UsageError: There is no such raw table, a file does not have its rows, or the hour is earlier than the present
             one, in the future, or, without `force`, more than a day beyond the rows. Nothing is landed.
         TableMissing: The table was not created yet.
-        ColumnMismatch: The table lacks a declared column, or has it with another type.
+        SourceError: The table lacks a declared column, or has it with another type.
     """
     raw = _declared(pipeline, table)
     found = load(catalog, table)
@@ -181,7 +181,7 @@ class _Landing:
 
 
 def _columns(raw: RawTable, found: Table) -> pa.Schema:
-    """Return the declared columns as the table stores them. Raises `ColumnMismatch` if it has others."""
+    """Return the declared columns as the table stores them. Raises `SourceError` if it has others."""
     import pyarrow as pa
 
     check_columns(found, raw.table, dict(raw.all_columns))

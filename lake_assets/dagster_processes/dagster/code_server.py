@@ -51,7 +51,6 @@ RUN_MODULES = (
     "lake_assets.connections.query_plans",
     "lake_assets.connections.spark",
     "lake_assets.incremental.engine.audit_run",
-    "lake_assets.incremental.engine.prepare",
     "lake_assets.incremental.engine.stage",
     "pyarrow.acero",
     "pyiceberg.avro.decoder_fast",

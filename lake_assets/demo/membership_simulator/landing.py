@@ -44,7 +44,7 @@ def land(spark: SparkSession, catalog: Catalog, landing: Landing) -> tuple[str, 
 
     Raises:
         TableMissing: A raw table does not exist.
-        WriteAuditPublishDisabled: A raw table does not allow staged commits.
+        TargetError: A raw table does not allow staged commits.
     """
     writer = _Writer(spark, catalog, landing)
     due = [raw.table for raw in RAW if landing.rows[raw.table].num_rows]

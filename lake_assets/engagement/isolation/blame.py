@@ -8,11 +8,16 @@ from confluent_kafka import KafkaException
 from deltalake.exceptions import DeltaError
 from kazoo.exceptions import KazooException
 
-from lake_assets.errors import ConfigurationError, CoordinationError, ServiceError
-from lake_assets.errors.described import is_machines_fault
-from lake_assets.errors.engagement import StreamError
-from lake_assets.errors.infrastructure import passes_by_itself
-from lake_assets.errors.texts import chain, chain_text, text_of
+from lake_assets.errors import (
+    ConfigurationError,
+    CoordinationError,
+    ServiceError,
+    StreamError,
+    chain,
+    chain_text,
+    text_of,
+)
+from lake_assets.errors.described import is_machines_fault, passes_by_itself
 
 INFRASTRUCTURE_CLASSES: tuple[type[Exception], ...] = (
     ConfigurationError,
@@ -38,7 +43,7 @@ INFRASTRUCTURE_TEXTS = re.compile(
 )
 """Texts of Spark's and Delta's errors that report another writer, a lost server, Kafka, or a disk.
 
-`errors.infrastructure.PASSING` has others, such as a lost executor.
+`errors.described.PASSING` has others, such as a lost executor.
 """
 
 _STACK_FRAME = re.compile(r"^\s*at .*$", re.MULTILINE)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from lake_assets.engagement.isolation.search import ATTEMPTS
 from lake_assets.engagement.model.checkpoint import Checkpoint, Trouble
 from lake_assets.engagement.notifications.notify import DATA_COMMIT
-from lake_assets.errors.texts import ErrorText
+from lake_assets.errors import ErrorText
 
 _READ_LOG = "The log of the turn has the whole error."
 

@@ -49,7 +49,7 @@ class Claims:
         """Check that no later holder has claimed the table.
 
         Raises:
-            ClaimRefused: The table has a greater token.
+            CoordinationError: The table has a greater token.
         """
         check_claim(self.location, self.token(), token)
 
@@ -57,7 +57,7 @@ class Claims:
         """Write the token of the lock holder. Commits that began before can no longer succeed.
 
         Raises:
-            ClaimRefused: A later holder's token is there, or was written during this call; it is restored.
+            CoordinationError: A later holder's token is there, or was written during this call; it is restored.
         """
         version = open_table(self.location).version()
         self.check(token)

@@ -74,8 +74,7 @@ class KafkaTopic:
             topic string, partition int, offset long, value binary.
 
         Raises:
-            TopicReplaced: The topic was deleted and created again.
-            OffsetsMissing: Offsets of the range are gone.
+            MessagesLost: The topic was deleted and created again, or offsets of the range are gone.
         """
         if not wanted.count:
             return spark.createDataFrame([], "topic string, partition int, offset bigint, value binary")

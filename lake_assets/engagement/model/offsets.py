@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from lake_assets.errors import MessagesLost, OffsetsMissing, TopicReplaced
+from lake_assets.errors import MessagesLost, offsets_missing, topic_replaced
 
 Offsets = Mapping[int, int]
 """Kafka partition → offset."""
@@ -57,8 +57,7 @@ def next_range(
         until: Ends beyond which the range does not reach, exclusive; other partitions have no messages. None: no ends.
 
     Raises:
-        TopicReplaced: The topic was deleted and created again.
-        OffsetsMissing: Kafka has removed offsets after the last range.
+        MessagesLost: The topic was deleted and created again, or Kafka has removed offsets after the last range.
     """
     already_read: Offsets = {}
     if last is not None:
@@ -157,8 +156,7 @@ def check_readable(state: TopicState, wanted: OffsetRange) -> None:
     """Check that an earlier range can still be read in full.
 
     Raises:
-        TopicReplaced: The topic was deleted and created again.
-        OffsetsMissing: Kafka has removed offsets of the range.
+        MessagesLost: The topic was deleted and created again, or Kafka has removed offsets of the range.
     """
     _check_same_topic(state, wanted)
     for partition, start in wanted.start.items():
@@ -176,11 +174,11 @@ def _check_continues(state: TopicState, last: OffsetRange) -> None:
 def _check_same_topic(state: TopicState, known: OffsetRange) -> None:
     if (state.topic, state.topic_id) != (known.topic, known.topic_id):
         expected = f"{known.topic_id} of {known.topic}"
-        raise TopicReplaced(state.topic, expected=expected, found=state.topic_id)
+        raise topic_replaced(state.topic, expected=expected, found=state.topic_id)
 
 
 def _check_has_offsets(state: TopicState, partition: int, start: int, end: int) -> None:
     earliest = state.earliest.get(partition, 0)
     last = state.end.get(partition, 0)
     if start < earliest or end > last:
-        raise OffsetsMissing(state.topic, partition, expected=start, earliest=earliest, end=last)
+        raise offsets_missing(state.topic, partition, expected=start, earliest=earliest, end=last)

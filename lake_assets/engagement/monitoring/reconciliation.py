@@ -69,8 +69,7 @@ def reconcile(
         servers: Kafka's `host:port`, comma-separated.
 
     Raises:
-        TopicReplaced: The topic was deleted and created again.
-        OffsetsMissing: Kafka has removed messages of the batch.
+        MessagesLost: The topic was deleted and created again, or Kafka has removed messages of the batch.
     """
     return _BatchReconciler(tables, spark, servers, stream, batch).reconcile()
 

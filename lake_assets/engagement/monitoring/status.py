@@ -18,7 +18,7 @@ from lake_assets.engagement.model.table_schemas import DEAD_LETTER, REPEATED
 from lake_assets.engagement.model.tables import LakeTables, open_tables
 from lake_assets.engagement.notifications.change_reader import BatchEffect, batch_effect
 from lake_assets.engagement.notifications.notify import DATA_COMMIT
-from lake_assets.errors.texts import ErrorText
+from lake_assets.errors import ErrorText
 from lake_assets.settings import Settings
 
 CHECK = "engagement lakes"

@@ -11,7 +11,7 @@ from lake_assets.engagement.model.checkpoint import Batch
 from lake_assets.engagement.model.delta_log import Commit
 from lake_assets.engagement.model.table_schemas import ENGAGEMENT, NOTIFICATION, NOTIFICATION_COLUMNS
 from lake_assets.engagement.model.tables import LakeTables
-from lake_assets.errors import CountsDiffer
+from lake_assets.errors import counts_differ
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -55,7 +55,7 @@ class NotificationCommit:
         """Append one row for each org, all in one commit; nothing if the batch has no data commit.
 
         Raises:
-            CountsDiffer: The change data feed and the metrics of the data commit disagree.
+            StreamError: The change data feed and the metrics of the data commit disagree.
         """
         version = done[DATA_COMMIT]
         if version is None:
@@ -95,14 +95,14 @@ def check_totals(commit: Commit, counts: Mapping[str, Counts], table: str) -> No
     """Check that the counts of all orgs equal the metrics of the commit, an append or a merge.
 
     Raises:
-        CountsDiffer: They disagree.
+        StreamError: They disagree.
     """
     in_metrics = total_counts(commit)
     in_feed = Counts()
     for org_counts in counts.values():
         in_feed.add(org_counts)
     if in_feed != in_metrics:
-        raise CountsDiffer(table, commit.version, feed=in_feed, metrics=in_metrics)
+        raise counts_differ(table, commit.version, feed=in_feed, metrics=in_metrics)
 
 
 def total_counts(commit: Commit) -> Counts:

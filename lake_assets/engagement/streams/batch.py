@@ -26,7 +26,7 @@ from lake_assets.engagement.model.offsets import OffsetRange, Offsets, TopicStat
 from lake_assets.engagement.model.table_schemas import ERASED, REPEATED
 from lake_assets.engagement.model.tables import LakeTables
 from lake_assets.engagement.notifications.notify import DATA_COMMIT
-from lake_assets.errors import BatchFailed, CheckpointLost, MessagesLost
+from lake_assets.errors import BatchFailed, MessagesLost, checkpoint_lost
 
 
 class BatchCommit(Protocol):
@@ -129,7 +129,7 @@ def run_batch(stream: Stream, guard: Guard, *, until: Offsets | None = None) -> 
     Raises:
         MessagesLost: Kafka has another topic, or has removed messages that were not read. No batch is open, unless its
             rows were written already.
-        CheckpointLost: The checkpoint is older than the data.
+        StreamError: The checkpoint is older than the data.
         StateMoved: Another call ran at the same time.
         BatchFailed: A commit failed, perhaps because of a message. Its cause is the error of the commit.
     """
@@ -328,4 +328,4 @@ def _check_unseen(stream: Stream, commit: BatchCommit, batch_id: int) -> None:
     app_id = stream.app_id(commit)
     seen = stream.tables.last_batch(commit.table, app_id)
     if seen >= batch_id:
-        raise CheckpointLost(app_id, batch_id=batch_id, seen=seen)
+        raise checkpoint_lost(app_id, batch_id=batch_id, seen=seen)

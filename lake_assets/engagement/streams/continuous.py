@@ -32,8 +32,7 @@ from lake_assets.engagement.model.offsets import Offsets
 from lake_assets.engagement.model.tables import LakeTables
 from lake_assets.engagement.streams.batch import Stream
 from lake_assets.engagement.streams.turn import TurnReport, coordinator, open_stream, take_turn, with_effect
-from lake_assets.errors import LakeError, ServiceError, UsageError
-from lake_assets.errors.texts import chain_text, first_line
+from lake_assets.errors import LakeError, ServiceError, UsageError, chain_text, first_line
 
 if TYPE_CHECKING:
     from kazoo.client import KazooClient

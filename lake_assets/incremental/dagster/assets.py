@@ -5,7 +5,7 @@ from datetime import datetime
 
 import dagster as dg
 
-from lake_assets.base.grain import HOUR, Grain
+from lake_assets.base.hours import HOUR, Grain
 from lake_assets.errors import AuditFailed, LakeError
 from lake_assets.incremental.dagster.asset_specs import (
     IO_MANAGER,
@@ -15,10 +15,14 @@ from lake_assets.incremental.dagster.asset_specs import (
     target_spec,
 )
 from lake_assets.incremental.dagster.checks import check_specs
-from lake_assets.incremental.dagster.io_manager import io_manager_of
-from lake_assets.incremental.dagster.lake_resource import LakeResource
-from lake_assets.incremental.dagster.raw_tables_sensor import raw_tables_sensor
-from lake_assets.incremental.dagster.sensors import Clock, SensedTarget, SensorTiming, sessions_sensor
+from lake_assets.incremental.dagster.lake_resource import LakeResource, io_manager_of
+from lake_assets.incremental.dagster.sensors import (
+    Clock,
+    SensedTarget,
+    SensorTiming,
+    raw_tables_sensor,
+    sessions_sensor,
+)
 from lake_assets.incremental.dagster.session_step import AuditConfig, SessionStep, StepEvent
 from lake_assets.incremental.declaration import Pipeline, Target
 from lake_assets.incremental.engine.engine import Engine

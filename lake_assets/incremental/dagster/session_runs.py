@@ -1,7 +1,12 @@
-"""Runs of sessions: their tags and requests, which are active, which have ended, and when the next attempt may start.
+"""Runs of sessions: their tags and requests, which are active or have ended, when the next attempt starts, who is
+paused.
 
 A session is one run. Its run key consists of the session and the attempt, because Dagster never repeats a run key, not
 even the key of a run that crashed.
+
+A person pauses a target in Dagster's UI: the pool of the target has the limit 0. A home of the version before may have
+a sensor for each target. If a person switched it off, the target stays paused until somebody sets the limit of its
+pool.
 """
 
 from __future__ import annotations
@@ -12,14 +17,47 @@ from dataclasses import dataclass
 
 import dagster as dg
 from dagster import DagsterEventType, DagsterRunStatus, RunsFilter
+from dagster._core.definitions.run_request import InstigatorType
+from dagster._core.scheduler.instigation import InstigatorStatus
 from dagster_shared.error import SerializableErrorInfo
 
-from lake_assets.base.grain import Grain
-from lake_assets.base.hours import hour_key, parse_hour
-from lake_assets.errors.infrastructure import passes_by_itself
+from lake_assets.base.hours import Grain, hour_key, parse_hour
+from lake_assets.errors.described import passes_by_itself
 from lake_assets.incremental.declaration import Target
 from lake_assets.incremental.engine.model import SessionPlan
 from lake_assets.incremental.engine.planner import Heads
+
+
+def pause_of(instance: dg.DagsterInstance, target: Target) -> str | None:
+    """Return why no session of a target is to be requested, as a sentence; None if the target is not paused."""
+    limit = _pool_limit(instance, target.table)
+    if limit == 0:
+        return f"{target.table} is paused: the limit of its pool is 0. Set it to 1 to go on."
+    if limit is None and f"{target.name}_sensor" in _switched_off(instance):
+        return (
+            f"{target.table} is paused: its own sensor, of a version before, is switched off. "
+            f"To go on, set the limit of the pool {target.table} to 1 (Deployment, Concurrency)."
+        )
+    return None
+
+
+def _pool_limit(instance: dg.DagsterInstance, pool: str) -> int | None:
+    """Return the limit that a person has set for a pool; None if it has the default limit."""
+    for limit in instance.event_log_storage.get_pool_limits():
+        if limit.name == pool and not limit.from_default:
+            return limit.limit
+    return None
+
+
+def _switched_off(instance: dg.DagsterInstance) -> set[str]:
+    """Return the names of the sensors that a person has switched off."""
+    if instance.schedule_storage is None:
+        return set()
+    states = instance.schedule_storage.all_instigator_state(
+        instigator_type=InstigatorType.SENSOR, instigator_statuses={InstigatorStatus.STOPPED}
+    )
+    return {state.name for state in states}
+
 
 SESSION_TAG = "lake/session_id"
 SNAPSHOT_TAG = "lake.snapshot/"

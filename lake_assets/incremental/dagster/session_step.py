@@ -6,21 +6,26 @@ partitions that they chose, or, if they executed checks alone, evaluates those a
 A run plans all checks that it selects, and Dagster shows a planned check as skipped if the run did not evaluate it.
 Sessions therefore select none and yield the evaluations that they have. A run of a person may have planned checks that
 were not evaluated: their last evaluation is repeated.
+
+Dagster ends a backfill as failed if one of its runs succeeds without a partition that the backfill has asked for. A
+partition that still waits for its sources is no failure, and a later session builds it: the run takes it out of the
+backfill. If an upgrade changes backfills, Dagster's own verdict stays.
 """
 
 from __future__ import annotations
 
+import logging
+import time
 from collections.abc import Collection, Iterable, Iterator
 from math import inf
+from typing import TYPE_CHECKING, Any
 
 import dagster as dg
 from pydantic import Field
 
 from lake_assets.base.hours import format_hours, hour_of, parse_hours
-from lake_assets.errors import AuditFailed, HoursHeld, UsageError
-from lake_assets.incremental.dagster.asset_specs import asset_key
-from lake_assets.incremental.dagster.backfills import leave_out_of_backfill
-from lake_assets.incremental.dagster.check_history import last_evaluation, of_newest_materialization
+from lake_assets.errors import AuditFailed, UsageError, hours_held
+from lake_assets.incremental.dagster.asset_specs import asset_key, materializations, rows_of_session, version_tags
 from lake_assets.incremental.dagster.checks import (
     PENDING_HOURS,
     SKIPPED_HOURS,
@@ -28,15 +33,114 @@ from lake_assets.incremental.dagster.checks import (
     audit_evaluation,
     audit_evaluations,
     has_catchup_threshold,
+    last_evaluation,
+    of_newest_materialization,
     pending_hours_evaluation,
     published_metadata,
     skipped_hours_evaluation,
 )
-from lake_assets.incremental.dagster.materializations import materializations, rows_of_session, version_tags
 from lake_assets.incremental.dagster.session_runs import SESSION_TAG, heads_of
 from lake_assets.incremental.declaration import Target
 from lake_assets.incremental.engine.engine import Engine
 from lake_assets.incremental.engine.model import NoSession, SessionReport, verdicts_in_words
+
+if TYPE_CHECKING:
+    from dagster._core.definitions.assets.graph.asset_graph import AssetGraph
+    from dagster._core.execution.asset_backfill import AssetBackfillData
+
+log = logging.getLogger(__name__)
+
+BACKFILL_TAG = "dagster/backfill"
+REQUESTED = "REQUESTED"
+"""Status of a backfill that goes on."""
+
+LOOKS = 5
+LOOK_SECONDS = 0.5
+"""Time until a run looks whether the backfill is as it has written it: the daemon may have written it meanwhile."""
+
+
+def leave_out_of_backfill(context: dg.AssetExecutionContext, key: dg.AssetKey, partitions: Collection[str]) -> None:
+    """Take partitions of an asset out of the backfill that a run belongs to, if it belongs to one. See `leave_out`."""
+    backfill_id = context.run.tags.get(BACKFILL_TAG)
+    if backfill_id is None or not partitions:
+        return
+    try:
+        graph = _graph(context)
+        leave_out(context.instance, backfill_id, key, partitions, graph=graph, in_run=context.run.asset_selection or ())
+    except (AttributeError, TypeError) as error:
+        log.warning("The backfill may end as failed, though nothing failed: this Dagster has other names (%s).", error)
+
+
+def _graph(context: dg.AssetExecutionContext) -> Any:
+    try:
+        return context.repository_def.asset_graph
+    except Exception:  # the run was started as a function, which knows the assets of its own job alone
+        return context.job_def.asset_layer.asset_graph
+
+
+def leave_out(
+    instance: dg.DagsterInstance,
+    backfill_id: str,
+    key: dg.AssetKey,
+    partitions: Collection[str],
+    *,
+    graph: AssetGraph,
+    in_run: Collection[dg.AssetKey],
+) -> None:
+    """Take partitions of an asset out of a backfill.
+
+    The step of the asset yields no output then, so Dagster skips the assets downstream in the same run. They are
+    requested again if something upstream of them was built, and otherwise leave the backfill, too.
+
+    Args:
+        instance: Has the backfill.
+        backfill_id: Its id.
+        key: The asset.
+        partitions: Keys of its partitions; the backfill need not have asked for all of them.
+        graph: All assets.
+        in_run: The assets of the run that leaves the partitions out.
+    """
+    for _ in range(LOOKS):
+        backfill = instance.get_backfill(backfill_id)
+        if backfill is None or backfill.status.value != REQUESTED:
+            return
+        data = backfill.asset_backfill_data
+        if data is None or not _asks_for(data, key, partitions):
+            return
+        changed = _without(data, key, partitions, graph, in_run)
+        instance.update_backfill(backfill._replace(asset_backfill_data=changed))
+        time.sleep(LOOK_SECONDS)
+
+
+def _asks_for(data: AssetBackfillData, key: dg.AssetKey, partitions: Collection[str]) -> bool:
+    target = data.target_subset.partitions_subsets_by_asset_key.get(key)
+    return target is not None and any(partition in target for partition in partitions)
+
+
+def _without(
+    data: AssetBackfillData,
+    key: dg.AssetKey,
+    partitions: Collection[str],
+    graph: AssetGraph,
+    in_run: Collection[dg.AssetKey],
+) -> AssetBackfillData:
+    """Return what a backfill asks for without some partitions of an asset. in_run: the assets of the same run."""
+    asked: Any = data.target_subset.partitions_subsets_by_asset_key[key]
+    waiting = asked.partitions_def.subset_with_partition_keys([each for each in partitions if each in asked])
+    left = type(data.target_subset).create_empty_subset()._replace(partitions_subsets_by_asset_key={key: waiting})
+    target, requested = data.target_subset - left, data.requested_subset - left
+    skipped, gone = {key}, set()
+    for each in graph.toposorted_asset_keys:
+        parents = graph.get(each).parent_keys - {each}
+        if parents & skipped and each in in_run:
+            skipped.add(each)
+        targeted = parents & data.target_subset.asset_keys
+        if targeted and not targeted & target.asset_keys:
+            gone.add(each)
+            target = target.filter_asset_keys(target.asset_keys - {each})
+    kept = requested.asset_keys - (skipped - {key}) - gone
+    return data._replace(target_subset=target, requested_subset=requested.filter_asset_keys(kept))
+
 
 StepEvent = dg.AssetMaterialization | dg.AssetCheckEvaluation | dg.AssetCheckResult | dg.MaterializeResult[None]
 
@@ -69,7 +173,7 @@ class SessionStep:
 
         Raises:
             AuditFailed: A blocking audit stopped the session; raised after its evaluations.
-            HoursHeld: Audits hold hours back; raised after all events, so that observers of failed runs notice.
+            SessionError: Audits hold hours back; raised after all events, so that observers of failed runs notice.
             UsageError: A person launched the run without partitions.
         """
         if SESSION_TAG not in self.context.run.tags and self.key not in self.context.selected_asset_keys:
@@ -209,7 +313,7 @@ class SessionStep:
         for evaluation in self._state_evaluations():
             yield from self._shown(evaluation)
         if report.held:
-            raise HoursHeld(self.target.table, verdicts_in_words(report.held))
+            raise hours_held(self.target.table, verdicts_in_words(report.held))
 
     def _audit_events(self, report: SessionReport) -> Iterator[StepEvent]:
         held = self.engine.state(self.target).committed.held

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from lake_assets.base.columns import quoted, union_by_name
 from lake_assets.base.hours import hour_key, hour_sql
-from lake_assets.incremental.declaration.target import Audit, AuditScope, Offenders, Verdict, no_rows_with
+from lake_assets.incremental.declaration.model import Audit, AuditScope, Offenders, Verdict, no_rows_with
 from lake_assets.incremental.engine import iceberg, publish
 from lake_assets.incremental.engine.audit_reads import SessionReads, in_hours, rows_at
 from lake_assets.incremental.engine.audits import HOUR, KEY, SAMPLE
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from pyiceberg.catalog import Catalog
     from pyspark.sql import DataFrame, SparkSession
 
-    from lake_assets.base.grain import Grain
+    from lake_assets.base.hours import Grain
     from lake_assets.incremental.declaration import Target
     from lake_assets.incremental.engine.stage import PreparedRows
 
@@ -63,7 +63,7 @@ def audit_scope(
         start: First hour of the pipeline.
     """
     from lake_assets.connections.row_checkpoint import checkpoint_rows
-    from lake_assets.incremental.engine.prepare import coalesce_if_few, is_few
+    from lake_assets.incremental.engine.stage import coalesce_if_few, is_few
 
     plan, counts = prepared.plan, prepared.row_counts
     evaluated_id = snapshot_id or parent
@@ -130,7 +130,7 @@ def evaluate(audits: Sequence[Audit], scope: AuditScope) -> tuple[AuditResult, .
         The result of each audit, in the order of `audits`.
 
     Raises:
-        AuditBroken: An audit cannot be evaluated.
+        SessionError: An audit cannot be evaluated.
     """
     table = scope.target.table
     verdicts: dict[int, Verdict] = {}

@@ -17,9 +17,8 @@ from lake_assets.base.columns import columns as columns_of
 from lake_assets.base.hours import hour_key, hour_sql
 from lake_assets.base.sql_text import any_is_true, with_placeholders
 from lake_assets.errors import ConfigurationError
-from lake_assets.incremental.declaration.modes import Stateless
-from lake_assets.incremental.declaration.target import Audit, AuditScope, Offenders, Target, Verdict
-from lake_assets.incremental.declaration.validation import STAGED
+from lake_assets.incremental.declaration.model import Audit, AuditScope, Offenders, Stateless, Target, Verdict
+from lake_assets.incremental.declaration.pipeline import STAGED
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

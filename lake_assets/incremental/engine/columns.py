@@ -46,17 +46,17 @@ from lake_assets.base.columns import ELEMENT, PREFIX, is_own, quoted
 from lake_assets.base.hours import hour_key
 from lake_assets.base.sql_text import names_in_sql
 from lake_assets.errors import (
-    ColumnMismatch,
-    ColumnNameTaken,
-    ColumnUnreadable,
-    SourceTableMissing,
     TargetColumnsDiffer,
-    TimeColumnUnusable,
     UsageError,
+    column_mismatch,
+    column_name_taken,
+    column_unreadable,
+    source_table_missing,
+    time_column_unusable,
 )
 from lake_assets.incremental.declaration import RawTable, Target
-from lake_assets.incremental.declaration.tables import LANDING_COLUMNS
-from lake_assets.incremental.declaration.validation import check_id_column
+from lake_assets.incremental.declaration.model import LANDING_COLUMNS
+from lake_assets.incremental.declaration.pipeline import check_id_column
 from lake_assets.incremental.engine import iceberg
 from lake_assets.incremental.engine.iceberg import rows_by_hour
 from lake_assets.incremental.engine.readable import check_files
@@ -618,7 +618,7 @@ def load_source(catalog: Catalog, pipeline: Pipeline, source: Source, *, reader:
             found, expected = each.found or None, each.declared
             if each.kind == "renamed":
                 found, expected = None, next(str(one.field_type) for one in declared.fields if one.name == expected)
-            raise ColumnMismatch(source.table, each.column, expected=expected, found=found, remedy=remedy_of(each))
+            raise column_mismatch(source.table, each.column, expected=expected, found=found, remedy=remedy_of(each))
     return table
 
 
@@ -649,9 +649,9 @@ def load_raw(catalog: Catalog, raw: RawTable) -> Table:
     """Return a raw table; if another program has created it, only if it can be read as declared.
 
     Raises:
-        SourceTableMissing: It does not exist, and another program creates it.
+        SourceError: It does not exist, and another program creates it.
         TableMissing: It does not exist.
-        TimeColumnUnusable: Its time column does not exist, or is no timestamp.
+        SourceError: Its time column does not exist, or is no timestamp.
         TableDamaged: Its metadata file cannot be read.
     """
     if not raw.exists_already:
@@ -662,7 +662,7 @@ def load_raw(catalog: Catalog, raw: RawTable) -> Table:
             beside = catalog.list_tables(raw.table.split(".")[0])
         except NoSuchNamespaceError:
             beside = []
-        raise SourceTableMissing(raw.table, known=sorted(".".join(identifier) for identifier in beside))
+        raise source_table_missing(raw.table, known=sorted(".".join(identifier) for identifier in beside))
     check_time_columns(table, raw)
     return table
 
@@ -671,8 +671,7 @@ def check_time_columns(table: Table, raw: RawTable) -> None:
     """Check that the columns of the time and of the landing of a table are timestamps, and that Spark can name all.
 
     Raises:
-        TimeColumnUnusable: A column does not exist, or is no timestamp.
-        ColumnNameTaken: A column has a name of the engine's own, or that of another column but for its case.
+        SourceError: A column does not exist, is no timestamp, or has a name that cannot be read.
     """
     _check_columns(raw.table, table)
     types = {each.name: each.field_type for each in table.schema().fields}
@@ -680,7 +679,7 @@ def check_time_columns(table: Table, raw: RawTable) -> None:
     for names, column in (("time_column", raw.time_column), ("landed_column", raw.landed_column)):
         if column is not None and column not in timestamps:
             found = str(types[column]) if column in types else None
-            raise TimeColumnUnusable(raw.table, column, found=found, timestamps=timestamps, names=names)
+            raise time_column_unusable(raw.table, column, found=found, timestamps=timestamps, names=names)
 
 
 def subject_columns(catalog: Catalog, raw: RawTable, subject: Subject) -> tuple[str, ...]:
@@ -705,10 +704,10 @@ def _check_columns(name: str, table: Table) -> None:
     for each in table.schema().fields:
         other = known.setdefault(each.name.casefold(), each.name)
         if isinstance(each.field_type, TimeType):
-            raise ColumnUnreadable(name, each.name, why="Spark cannot read a table with a column of type time")
+            raise column_unreadable(name, each.name, why="Spark cannot read a table with a column of type time")
         if each.name in RESERVED_BY_ICEBERG:
-            raise ColumnNameTaken(name, each.name, why="Iceberg has a column of this name itself")
+            raise column_name_taken(name, each.name, why="Iceberg has a column of this name itself")
         if is_own(each.name):
-            raise ColumnNameTaken(name, each.name, why=f"names that begin with {PREFIX} belong to lake-assets")
+            raise column_name_taken(name, each.name, why=f"names that begin with {PREFIX} belong to lake-assets")
         if other != each.name:
-            raise ColumnNameTaken(name, each.name, why=f"Spark does not tell it from {other!r}")
+            raise column_name_taken(name, each.name, why=f"Spark does not tell it from {other!r}")

@@ -2,6 +2,11 @@
 
 It knows nothing of Dagster. It takes a pyiceberg catalog, a Spark session and a clock. Follow a session from
 `Engine._run` (read the state, plan) to `session.Session.run` (stage, audit, commit).
+
+`catch_up` runs every session that is due, in one process: what the sensors would request, without a daemon. Targets
+run in topological order, so no target has to wait until the targets upstream of it have settled. The heads of raw
+tables are read once for the whole call, and those of targets when the target that reads them has its turn: so the call
+ends, however busy the writers are. Two calls may run side by side: where one is overtaken, it goes on from there.
 """
 
 from __future__ import annotations
@@ -9,9 +14,9 @@ from __future__ import annotations
 import json
 import re
 import time
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import partial
 from typing import TYPE_CHECKING, Protocol, TypeVar
@@ -24,16 +29,18 @@ from lake_assets.base.failpoints import reach
 from lake_assets.base.hours import hour_start
 from lake_assets.errors import (
     AuditFailed,
+    ErrorText,
+    LakeError,
     PublishConflict,
-    TargetDropped,
     TargetError,
-    TargetReplaced,
+    TargetGone,
     TargetRolledBack,
     UsageError,
+    hours_held,
 )
-from lake_assets.errors.described import is_machines_fault
+from lake_assets.errors.described import describe, is_machines_fault
 from lake_assets.incremental.declaration import Pipeline, RawTable, Target
-from lake_assets.incremental.declaration.validation import check_own_sql
+from lake_assets.incremental.declaration.pipeline import check_own_sql
 from lake_assets.incremental.engine import iceberg, publish
 from lake_assets.incremental.engine.columns import load_raw
 from lake_assets.incremental.engine.erasures import ErasureGuard, Erasures, delete_rows
@@ -45,8 +52,9 @@ from lake_assets.incremental.engine.model import (
     SessionPlan,
     SessionReport,
     merged,
+    verdicts_in_words,
 )
-from lake_assets.incremental.engine.planner import Heads, Planner
+from lake_assets.incremental.engine.planner import Heads, Planner, present_heads
 from lake_assets.incremental.engine.planning import PendingHours, pending_hours
 from lake_assets.incremental.engine.session import Context, Session, find_written, next_wap_id
 from lake_assets.incremental.engine.session_log import (
@@ -75,7 +83,6 @@ if TYPE_CHECKING:
 
     from lake_assets.incremental.engine.arrivals import Lateness, RawSnapshot
     from lake_assets.incremental.engine.published_audit import PublishedAudit
-
 
 SESSION_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.:-]{0,127}")
 """An id of a session that a caller gives."""
@@ -163,7 +170,7 @@ class Engine:
             if isinstance(each, RawTable):
                 is_new = not each.exists_already and iceberg.create_raw(self.catalog, each)
             else:
-                was_dropped = isinstance(self.problem(each), TargetDropped)
+                was_dropped = isinstance(self.problem(each), TargetGone)
                 is_new = not was_dropped and iceberg.create_target(self.catalog, each)
             if is_new:
                 created.append(each.table)
@@ -199,7 +206,7 @@ class Engine:
         """Return why no session of a target can be planned; None if one can. Reads metadata only."""
         try:
             self.state(target)
-        except (TargetDropped, TargetReplaced, TargetRolledBack) as error:
+        except (TargetGone, TargetRolledBack) as error:
             return error
         return None
 
@@ -374,7 +381,7 @@ class Engine:
         if reset:
             problem = self.problem(target)
             iceberg.create_target(self.catalog, target)
-            if isinstance(problem, (TargetDropped, TargetReplaced)):
+            if isinstance(problem, TargetGone):
                 return self.rebuild_all(target, run_id=run_id, on_session=on_session)
             read = partial(self.state, target, accept_rollback=True)
         decide = partial(self._planner(target).rebuild, hours=hours, run_id=run_id, reset=reset)
@@ -463,11 +470,10 @@ class Engine:
         What others have changed in a target needs no repair: the next session rebuilds it.
 
         Raises:
-            TargetDropped: The target does not exist any more.
-            TargetReplaced: The target is another table than the one that was built.
+            TargetGone: The target does not exist any more, or the target is another table than the one that was built.
         """
         problem = self.problem(target)
-        if isinstance(problem, (TargetDropped, TargetReplaced)):
+        if isinstance(problem, TargetGone):
             raise problem
         if problem is not None and not self.carry(target, why="repair", run_id=run_id).watermarks:
             return self.rebuild_all(target, run_id=run_id, on_session=on_session)
@@ -584,7 +590,7 @@ class Engine:
 
         Raises:
             UsageError: No session is open, or another one, or nothing was written.
-            NotAsPlanned: What was written is not what the plan says.
+            SessionError: What was written is not what the plan says.
             PublishConflict: Main has moved since the session was opened.
             AuditFailed: A blocking audit failed; nothing is published.
         """
@@ -755,3 +761,110 @@ def carrying_plan(state: State, why: str) -> SessionPlan:
 def utc_now() -> datetime:
     """Return the current time, for processes that need a real clock."""
     return datetime.now(UTC)
+
+
+REPAIR = "Repair the source or the declaration. To repeat the session as it is, run `lake catch-up --again`."
+CONFIRM = "Correct a source that is declared complete too far, or repeat the command with --force."
+REMEDIES = {"blocked": REPAIR, "beyond": CONFIRM}
+"""Kind of a decision that needs a person → what to do."""
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """The outcome of one decision on a target: a session (report), no session (waiting), or an error (failure).
+
+    A session that published some hours and holds others back has both a report and a failure.
+
+    Attributes:
+        overtaken: How another process has overtaken the session; the next outcome is that of the next attempt.
+    """
+
+    table: str
+    report: SessionReport | None = None
+    waiting: NoSession | None = None
+    failure: str | None = None
+    overtaken: str | None = None
+
+
+def catch_up(
+    engine: Engine,
+    targets: Iterable[Target],
+    *,
+    report: Callable[[Outcome], None] | None = None,
+    on_error: Callable[[Exception], None] | None = None,
+    run_id: str = "catch-up",
+    again: bool = False,
+    force: bool = False,
+    deferred: bool = False,
+) -> list[Outcome]:
+    """Run every session of the targets that is due when the call starts. An error of one does not stop the others.
+
+    A fault of the machine or of a service stops all: the other targets would fail with the same error.
+
+    Args:
+        report: Called with each outcome as soon as it is known.
+        on_error: Called with each error; its outcome has only the text.
+        run_id: Recorded with each session.
+        again: Also run sessions that an audit has stopped.
+        force: Also run sessions that build more than a day beyond the newest rows.
+        deferred: Also build hours that wait by the policy for late rows.
+    """
+    wanted = {target.table for target in targets}
+    in_order = [target for target in engine.pipeline.in_order() if target.table in wanted]
+    run = partial(engine.run, again=again, force=force, deferred=deferred, run_id=run_id)
+    outcomes: list[Outcome] = []
+    with engine.log.batch():
+        for outcome, error in _run_due_sessions(engine, in_order, run):
+            outcomes.append(outcome)
+            if report is not None:
+                report(outcome)
+            if error is not None and on_error is not None:
+                on_error(error)
+    return outcomes
+
+
+def _run_due_sessions(
+    engine: Engine, targets: Sequence[Target], run: Callable[..., SessionReport | NoSession]
+) -> Iterator[tuple[Outcome, Exception | None]]:
+    """Yield each outcome, with the error that it comes from."""
+    derived = {target.table for target in engine.pipeline.targets}
+    names = {source.table for target in targets for source in target.sources}
+    raw_heads = present_heads(engine.catalog, engine.pipeline, sorted(names - derived))
+    for target in targets:
+        name, sources = target.table, [source.table for source in target.sources]
+        try:
+            heads = raw_heads | present_heads(
+                engine.catalog, engine.pipeline, [each for each in sources if each in derived]
+            )
+            up_to = {each: heads[each] for each in sources if each in heads}
+            overtaken = 0
+            result: SessionReport | NoSession | None = None
+            while not isinstance(result, NoSession):
+                try:
+                    result = run(target, up_to=up_to)
+                except OVERTAKEN as error:
+                    overtaken += 1
+                    if overtaken > MAX_OVERTAKEN:
+                        raise
+                    problem = error.problem if isinstance(error, LakeError) else str(error)
+                    yield Outcome(name, overtaken=f"another process was faster: {problem}"), None
+                    time.sleep(OVERTAKEN_SECONDS * overtaken)
+                    continue
+                overtaken = 0
+                failure = None
+                if isinstance(result, SessionReport):
+                    if result.held:
+                        failure = str(hours_held(name, verdicts_in_words(result.held)))
+                    yield Outcome(name, report=result, failure=failure), None
+                else:
+                    if result.kind in REMEDIES:
+                        failure = str(ErrorText(f"{name}: {result.reason}.", REMEDIES[result.kind]))
+                    yield Outcome(name, waiting=result, failure=failure), None
+        except Exception as error:  # also of Spark and of libraries: the other targets go on
+            is_machines = is_machines_fault(error)
+            found = describe(error)
+            if name not in found.problem and not is_machines:
+                found = ErrorText(f"{name}: {found.problem}", found.remedy)
+            yield Outcome(name, failure=str(found)), error
+            if is_machines:
+                return

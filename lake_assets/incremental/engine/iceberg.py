@@ -75,24 +75,35 @@ from pyiceberg.types import (
 from pyiceberg.utils.schema_conversion import AvroSchemaConversion
 from tenacity import Retrying, retry_if_exception_type, stop_after_delay, wait_random_exponential
 
-from lake_assets.base.grain import DAY, HOUR, Grain, days_in
-from lake_assets.base.hours import hour_key, hour_start, hour_text, is_hour, parse_hour, ranges, time_text
+from lake_assets.base.hours import (
+    DAY,
+    HOUR,
+    Grain,
+    days_in,
+    hour_key,
+    hour_start,
+    hour_text,
+    is_hour,
+    parse_hour,
+    ranges,
+    time_text,
+)
 from lake_assets.base.recent import Recent
 from lake_assets.connections.catalog import HIGH_WATERMARK_TABLE, SESSION_TABLE
 from lake_assets.errors import (
-    ColumnMismatch,
     ConfigurationError,
-    InvalidCompleteThrough,
     InvalidHourKey,
     LakeError,
     ServiceError,
     SourceError,
     TableDamaged,
     TableMissing,
-    WriteAuditPublishDisabled,
+    chain_text,
+    column_mismatch,
+    invalid_complete_through,
+    write_audit_publish_disabled,
 )
-from lake_assets.errors.infrastructure import recognise
-from lake_assets.errors.texts import chain_text
+from lake_assets.errors.described import recognise
 
 if TYPE_CHECKING:
     from lake_assets.incremental.declaration import RawTable, Target
@@ -755,7 +766,7 @@ def complete_through(table: Table, name: str) -> int | None:
     """Return a table's complete-through, from the same metadata as its head; None if it was never set.
 
     Raises:
-        InvalidCompleteThrough: The property is no hour key.
+        InvalidHourKey: The property is no hour key.
     """
     value = table.metadata.properties.get(COMPLETE_THROUGH)
     if value is None:
@@ -763,7 +774,7 @@ def complete_through(table: Table, name: str) -> int | None:
     try:
         return parse_hour(value)
     except InvalidHourKey:
-        raise InvalidCompleteThrough(name, COMPLETE_THROUGH, value) from None
+        raise invalid_complete_through(name, COMPLETE_THROUGH, value) from None
 
 
 def complete_through_property(hour: int | None) -> dict[str, str | None]:
@@ -780,7 +791,7 @@ def check_columns(table: Table, name: str, declared: Mapping[str, str | None]) -
         declared: Column → Iceberg type; None for any type.
 
     Raises:
-        ColumnMismatch: A column is missing or has another type.
+        SourceError: A column is missing or has another type.
     """
     found = {field.name: str(field.field_type) for field in table.schema().fields}
     for column, expected in declared.items():
@@ -789,14 +800,14 @@ def check_columns(table: Table, name: str, declared: Mapping[str, str | None]) -
         if actual is None or (expected and actual.replace(" ", "") != expected.replace(" ", "")):
             remedy = f"Run `lake migrate {name}` to see how the table becomes as declared, or correct the declaration."
             remedy = remedy if expected else ""
-            raise ColumnMismatch(name, column, expected=expected or "any type", found=actual, remedy=remedy)
+            raise column_mismatch(name, column, expected=expected or "any type", found=actual, remedy=remedy)
 
 
 def check_write_audit_publish(table: Table, name: str) -> None:
     """Check that a table stages commits under a WAP id. Otherwise Iceberg ignores the id and writes to main.
 
     Raises:
-        WriteAuditPublishDisabled: It does not.
+        TargetError: It does not.
     """
     if table.metadata.properties.get(WAP_ENABLED, "").lower() != "true":
-        raise WriteAuditPublishDisabled(name)
+        raise write_audit_publish_disabled(name)

@@ -17,8 +17,7 @@ from math import inf
 from operator import attrgetter
 from typing import Literal
 
-from lake_assets.base.grain import HOUR, Grain
-from lake_assets.base.hours import format_hours, from_milliseconds, hour_key, parse_hour
+from lake_assets.base.hours import HOUR, Grain, format_hours, from_milliseconds, hour_key, parse_hour
 from lake_assets.errors import ConfigurationError
 from lake_assets.incremental.declaration import Defer, Mode, Sequential, Stateful, Stateless
 from lake_assets.incremental.engine.source_changes import SourceChanges, Totals

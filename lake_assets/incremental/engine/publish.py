@@ -33,7 +33,7 @@ from pyiceberg.table.update import (
 from pyiceberg.table.update.snapshot import _FastAppendFiles, _OverwriteFiles, _SnapshotProducer
 
 from lake_assets.base.hours import hour_key
-from lake_assets.errors import PublishConflict, WriteAuditPublishDisabled
+from lake_assets.errors import PublishConflict, write_audit_publish_disabled
 from lake_assets.incremental.engine import iceberg
 from lake_assets.incremental.engine.iceberg import changed_entries
 
@@ -223,11 +223,11 @@ def staged_snapshot(table: Table, wap: str) -> Snapshot:
     """Return the snapshot that was staged under a WAP id, the first if there are several.
 
     Raises:
-        WriteAuditPublishDisabled: There is none, because Iceberg ignored the id.
+        TargetError: There is none, because Iceberg ignored the id.
     """
     found = staged_snapshots(table, wap)
     if not found:
-        raise WriteAuditPublishDisabled(".".join(table.name()))
+        raise write_audit_publish_disabled(".".join(table.name()))
     return found[0]
 
 

@@ -32,7 +32,7 @@ from pyiceberg.types import DecimalType, TimestampType, TimestamptzType
 
 from lake_assets.base.hours import HOUR_MICROSECONDS
 from lake_assets.base.recent import Recent
-from lake_assets.errors import FilesMisread, RowsUnread
+from lake_assets.errors import files_misread, rows_unread
 from lake_assets.incremental.engine.iceberg import bounds, changed_entries, in_avro, live_entries, named_data_file
 from lake_assets.incremental.engine.publish import ancestors
 
@@ -64,8 +64,7 @@ def check_files(table: Table, name: str, snapshot_id: int | None, among: Collect
         among: Only these files are checked, if they are live; None for all.
 
     Raises:
-        FilesMisread: It does not.
-        SourceError: One is in Avro: Spark reads it, pyiceberg does not.
+        SourceError: It does not, or one is in Avro: Spark reads it, pyiceberg does not.
     """
     snapshot = table.snapshot_by_id(snapshot_id or 0)
     live = (entry.data_file.file_path for entry in live_entries(table, snapshot))
@@ -83,7 +82,7 @@ def check_files(table: Table, name: str, snapshot_id: int | None, among: Collect
         misread = {path: misread[path] for path in misread.keys() & set(live)}
     if misread:
         path = min(misread)
-        raise FilesMisread(name, path, misread[path], files=len(misread))
+        raise files_misread(name, path, misread[path], files=len(misread))
 
 
 def has_foreign_files(table: Table) -> bool:
@@ -170,12 +169,12 @@ class LeastRows:
         """Check what was read: all rows, and those with a time between `first` and `last`.
 
         Raises:
-            RowsUnread: There are fewer.
+            SourceError: There are fewer.
         """
         if timed < self.timed:
-            raise RowsUnread(self.table, read=timed, least=self.timed, path=self.path)
+            raise rows_unread(self.table, read=timed, least=self.timed, path=self.path)
         if read < self.rows:
-            raise RowsUnread(self.table, read=read, least=self.rows, path=self.path)
+            raise rows_unread(self.table, read=read, least=self.rows, path=self.path)
 
 
 def least_rows(

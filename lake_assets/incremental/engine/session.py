@@ -28,7 +28,13 @@ from pyiceberg.table.snapshots import Snapshot
 
 from lake_assets.base.failpoints import reach
 from lake_assets.base.hours import format_hours
-from lake_assets.errors import AuditFailed, ConfigurationError, NotAsPlanned, PublishConflict, UsageError
+from lake_assets.errors import (
+    AuditFailed,
+    ConfigurationError,
+    PublishConflict,
+    UsageError,
+    not_as_planned,
+)
 from lake_assets.errors.described import find_refusal
 from lake_assets.incremental.declaration import Stateless, Target
 from lake_assets.incremental.engine import iceberg, publish
@@ -210,7 +216,7 @@ class Session:
 
         Raises:
             PublishConflict: Main has moved meanwhile.
-            RowsFailed: An expression of the target's function failed on a row.
+            SessionError: An expression of the target's function failed on a row.
         """
         if not self.reads_rows:
             return Staged(self._after())
@@ -289,7 +295,7 @@ class Session:
         opened["plan"] = {**opened["plan"], "load": "overwrite", "late_rows": []}
         self._remember(OPENED, opened)
         what = "appends rows, and some were delivered again: they may replace rows that the target has"
-        raise NotAsPlanned(self.target.table, publish.summary_of(appended)[publish.WAP_ID], what, write=OVERWRITE)
+        raise not_as_planned(self.target.table, publish.summary_of(appended)[publish.WAP_ID], what, write=OVERWRITE)
 
     def audited(self, staged: Staged) -> Staged:
         """Return what is staged, with the results of its audits."""
@@ -524,7 +530,7 @@ def find_written(table: Table, plan: SessionPlan, time_column: str) -> Snapshot 
 
     Raises:
         UsageError: Nothing was written.
-        NotAsPlanned: What was written is not what the plan says.
+        SessionError: What was written is not what the plan says.
     """
     own_id = _id_of_writes(table, plan)
     number = publish.next_staging_number(table, own_id) - 1
@@ -554,7 +560,7 @@ def find_written(table: Table, plan: SessionPlan, time_column: str) -> Snapshot 
             deviations.append(f"leaves the former rows of {_in_words(left)}, which are to be replaced")
     if deviations:
         instruction = OVERWRITE if plan.load == "overwrite" else APPEND
-        raise NotAsPlanned(plan.process, wap, " and ".join(deviations), write=instruction)
+        raise not_as_planned(plan.process, wap, " and ".join(deviations), write=instruction)
     return snapshot
 
 

@@ -42,10 +42,9 @@ from pyiceberg.manifest import (
 from pyiceberg.table import ALWAYS_TRUE, Table
 from pyiceberg.table.snapshots import Operation, Snapshot
 
-from lake_assets.base.grain import HOUR
-from lake_assets.base.hours import HOUR_MICROSECONDS, LAST_HOUR, hour_key, parse_hour, ranges
+from lake_assets.base.hours import HOUR, HOUR_MICROSECONDS, LAST_HOUR, hour_key, parse_hour, ranges
 from lake_assets.base.recent import Recent
-from lake_assets.errors import HistoryCut, InvalidHourKey, SourceReplaced
+from lake_assets.errors import InvalidHourKey, history_cut, source_replaced
 from lake_assets.incremental.declaration import LANDED, Source
 from lake_assets.incremental.engine.iceberg import (
     bounds,
@@ -352,14 +351,13 @@ def changes(
         budget: How many data files may be opened because their bounds are far apart; None for none.
 
     Raises:
-        SourceReplaced: The table was created again since the watermark.
-        HistoryCut: The snapshots that are needed have expired.
+        HistoryCut: The table was created again since the watermark, or the snapshots that are needed have expired.
         InvalidHourKey: The table's complete-through is no hour key.
     """
     name = source.table
     uuid = str(table.metadata.table_uuid)
     if since is not None and since.table_uuid != uuid:
-        raise SourceReplaced(name, expected=since.table_uuid, found=uuid)
+        raise source_replaced(name, expected=since.table_uuid, found=uuid)
     reader = SnapshotReader(table, source, start, budget)
     seen = up_to or Head(main_id(table), complete_through(table, name))
     head = reader.snapshot(seen.snapshot_id)
@@ -369,7 +367,7 @@ def changes(
         live = [reader.file(each.data_file, head) for each in reader.live(head)] if head else []
         snapshots = [_built(head, "append", "append", live)] if head else []
     elif head is None:
-        raise HistoryCut(name, since.snapshot_id)
+        raise history_cut(name, since.snapshot_id)
     else:
         chain = reader.chain(head, since.snapshot_id)
         # Retained or not, the watermark's snapshot is an ancestor of the head if it is the parent of the oldest one.
@@ -379,7 +377,7 @@ def changes(
             how, snapshots = "rewound", [reader.difference(reader.by_id[since.snapshot_id], head)]
         # If the watermark's snapshot was an ancestor of the head, every retained ancestor is newer.
         elif (chain[-1].sequence_number or 0) <= since.sequence_number:
-            raise HistoryCut(name, since.snapshot_id)
+            raise history_cut(name, since.snapshot_id)
         else:
             how, snapshots = "expired", [reader.newer_files(head, since)]
     last_hours = [snapshot.hours[-1][1] for snapshot in snapshots if snapshot.hours]
@@ -431,7 +429,7 @@ class SnapshotReader:
     def snapshot(self, snapshot_id: int | None) -> Snapshot | None:
         """Return a snapshot by its id; None for None. Raises `HistoryCut` if it has expired."""
         if snapshot_id is not None and snapshot_id not in self.by_id:
-            raise HistoryCut(self.name, snapshot_id)
+            raise history_cut(self.name, snapshot_id)
         return None if snapshot_id is None else self.by_id[snapshot_id]
 
     def chain(self, head: Snapshot, until: int | None) -> list[Snapshot]:
@@ -528,7 +526,7 @@ class SnapshotReader:
             latest = self.last_hour(head)
             last = latest if since.last_hour is None else since.last_hour
             if last > latest + MOST_HOURS_AHEAD:
-                raise HistoryCut(self.name, since.snapshot_id or 0)
+                raise history_cut(self.name, since.snapshot_id or 0)
             hours.append((self.start, max(self.start, last)))
         return _built(head, "expired", "rewrite", added, others, hours)
 
@@ -626,7 +624,7 @@ class SnapshotReader:
             first, last = hours
             hours = first, last if latest is None else min(last, latest // HOUR_MICROSECONDS)
             if hours[1] > self.last_hour(snapshot) + MOST_HOURS_AHEAD:
-                raise HistoryCut(".".join(self.table.name()), snapshot.snapshot_id) from None
+                raise history_cut(".".join(self.table.name()), snapshot.snapshot_id) from None
         return replace(described, hours=self._from_start(hours))
 
     def last_hour(self, snapshot: Snapshot) -> int:

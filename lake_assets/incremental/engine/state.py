@@ -23,7 +23,12 @@ from pyiceberg.table import Table
 from pyiceberg.table.snapshots import Snapshot
 
 from lake_assets.base.hours import ranges
-from lake_assets.errors import StoredByNewerVersion, TargetDropped, TargetReplaced, TargetRolledBack
+from lake_assets.errors import (
+    StoredByNewerVersion,
+    TargetRolledBack,
+    target_dropped,
+    target_replaced,
+)
 from lake_assets.incremental.declaration import Source, Target
 from lake_assets.incremental.engine import iceberg, publish
 from lake_assets.incremental.engine.iceberg import hours_present
@@ -327,8 +332,7 @@ def read_state(catalog: Catalog, log: Log, process: str, *, accept_rollback: boo
         accept_rollback: Whether to go on from an older state if the target was rolled back.
 
     Raises:
-        TargetDropped: The target does not exist, but sessions have built it.
-        TargetReplaced: The target is another table than the one that sessions have built.
+        TargetGone: The table that sessions have built was dropped or replaced.
         TargetRolledBack: Main goes back behind the last session without meeting it.
         StoredByNewerVersion: A later version has written the state.
     """
@@ -336,7 +340,7 @@ def read_state(catalog: Catalog, log: Log, process: str, *, accept_rollback: boo
     number, committed = log.numbers(process)
     table = iceberg.find(catalog, process)
     if table is None and committed:
-        raise TargetDropped(process)
+        raise target_dropped(process)
     if table is None:
         return State(process)
 
@@ -364,14 +368,14 @@ def read_state(catalog: Catalog, log: Log, process: str, *, accept_rollback: boo
     if carriers:
         state = _stored_in(carriers[0], table, process)
         if state.uuid != uuid:
-            raise TargetReplaced(process, expected=state.uuid, found=uuid)
+            raise target_replaced(process, expected=state.uuid, found=uuid)
         return replace(state, highest=highest)
 
     before = log.before(process)
     if before is not None:
         last = before.snapshot_id
         if before.uuid != uuid if before.uuid is not None else last is not None and not line:
-            raise TargetReplaced(process, expected=before.uuid, found=uuid)
+            raise target_replaced(process, expected=before.uuid, found=uuid)
         if last is not None and last not in retained and table.snapshot_by_id(last) and not accept_rollback:
             raise TargetRolledBack(process, recorded=last)
         state = replace(before, uuid=uuid, highest=max(highest, number), table=table)
@@ -381,7 +385,7 @@ def read_state(catalog: Catalog, log: Log, process: str, *, accept_rollback: boo
         now = iceberg.load(catalog, process)
         if now.metadata_location != table.metadata_location:  # another process has just ended the first session
             return read_state(catalog, log, process)
-        raise TargetReplaced(process, expected=None, found=uuid)
+        raise target_replaced(process, expected=None, found=uuid)
     return State(process, highest=highest, table=table)
 
 

@@ -22,11 +22,18 @@ from typing import TYPE_CHECKING, Any
 
 from lake_assets.base.hours import format_hours
 from lake_assets.connections.query_plans import REMEDY, nondeterministic_functions, order_dependent
-from lake_assets.errors import AuditBroken, FunctionFailed, LakeError, RowsFailed
+from lake_assets.errors import (
+    ErrorText,
+    LakeError,
+    audit_broken,
+    first_line,
+    function_failed,
+    rows_failed,
+    text_of,
+)
 from lake_assets.errors.described import Refusal, explain, find_refusal, is_machines_fault
-from lake_assets.errors.texts import ErrorText, first_line, text_of
 from lake_assets.incremental.declaration import SessionContext, Target
-from lake_assets.incremental.declaration.target import Audit
+from lake_assets.incremental.declaration.model import Audit
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -47,7 +54,7 @@ def call_function(target: Target, context: SessionContext, inputs: Sequence[Data
         Its rows, with the columns of the target in their order.
 
     Raises:
-        FunctionFailed: The function raised an error, or it did not return a DataFrame with the target's columns.
+        SessionError: The function raised an error, or it did not return a DataFrame with the target's columns.
     """
     name, place = target.transform.__name__, definition(target.transform)
     try:
@@ -58,9 +65,9 @@ def call_function(target: Target, context: SessionContext, inputs: Sequence[Data
             raise
         refusal = find_refusal(error)
         line = (shown_place(refusal.call_site) if refusal else None) or user_line(error) or place
-        raise FunctionFailed(target.table, name, line, _explained(error, "the function")) from error
+        raise function_failed(target.table, name, line, _explained(error, "the function")) from error
     if found is not None:
-        raise FunctionFailed(target.table, name, place, found)
+        raise function_failed(target.table, name, place, found)
     calls = f"{target.table}: its function {name}() at {place} calls"
     functions = nondeterministic_functions(rows, inputs)
     if functions:
@@ -110,14 +117,14 @@ def naming_audit(audit: Audit, table: str) -> Iterator[None]:
     """Name the target and the audit if the block fails: it calls the audit, or has Spark analyse its query.
 
     Raises:
-        AuditBroken: The block raised an error that is none of the project.
+        SessionError: The block raised an error that is none of the project.
     """
     try:
         yield
     except Exception as error:  # of Spark, or of whatever an audit of the user calls
         if isinstance(error, LakeError) or is_machines_fault(error):
             raise
-        raise AuditBroken(table, audit.name, _explained(error, "its function", "the audit")) from error
+        raise audit_broken(table, audit.name, _explained(error, "its function", "the audit")) from error
 
 
 @contextmanager
@@ -129,7 +136,7 @@ def naming_failed_rows(target: Target, hours: Collection[int]) -> Iterator[None]
         hours: The hours that are built.
 
     Raises:
-        RowsFailed: An expression of the target's function failed on a row.
+        SessionError: An expression of the target's function failed on a row.
     """
     try:
         yield
@@ -148,7 +155,7 @@ def naming_failed_rows(target: Target, hours: Collection[int]) -> Iterator[None]
         if place is None:
             raise
         found = explain(Refusal(refusal.condition, refusal.message, refusal.parameters))
-        raise RowsFailed(target.table, place, format_hours(hours), found) from error
+        raise rows_failed(target.table, place, format_hours(hours), found) from error
 
 
 def _explained(error: Exception, who: str, what: str | None = None) -> ErrorText:

@@ -31,8 +31,8 @@ from lake_assets.base.id_matcher import IdMatcher
 from lake_assets.errors import ErasureStopped, UsageError
 from lake_assets.incremental.declaration import Subject, Target
 from lake_assets.incremental.engine import iceberg, publish
-from lake_assets.incremental.engine.catch_up import catch_up
 from lake_assets.incremental.engine.columns import at_present, subject_columns
+from lake_assets.incremental.engine.engine import catch_up
 from lake_assets.incremental.engine.erasures import DROPPED, Erasure, delete_rows, holders, holds, sent_by, spellings
 from lake_assets.incremental.engine.model import NoSession
 from lake_assets.incremental.engine.retention import drop_deleted_entries, head_has_delete_files

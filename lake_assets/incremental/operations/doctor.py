@@ -42,13 +42,13 @@ from lake_assets.connections.catalog import (
 )
 from lake_assets.connections.sql_catalog import one_look
 from lake_assets.errors import (
-    CatalogLost,
-    InvalidCompleteThrough,
+    InvalidHourKey,
     ServiceError,
     SourceError,
-    SourceReplaced,
     TableDamaged,
-    WriteAuditPublishDisabled,
+    catalog_lost,
+    source_replaced,
+    write_audit_publish_disabled,
 )
 from lake_assets.incremental.declaration import Pipeline
 from lake_assets.incremental.engine import iceberg, publish
@@ -288,7 +288,7 @@ class _Home:
             text = f"The catalog does not have {', '.join(found)}, which the home had."
             if not present:
                 former = remembered.catalog if remembered else None
-                text = CatalogLost(safe_address(address), home=self.settings.home, tables=found, former=former).problem
+                text = catalog_lost(safe_address(address), home=self.settings.home, tables=found, former=former).problem
             yield self._registrable(text, lost)
         for table in lost:
             if table.location:
@@ -371,13 +371,13 @@ class _Home:
             as_text = ", ".join(f"{key}={value}" for key, value in wrong.items())
             text = f"{name} lacks the properties {as_text}."
             if iceberg.WAP_ENABLED in wrong:
-                text = WriteAuditPublishDisabled(name).problem
+                text = write_audit_publish_disabled(name).problem
             repair = Repair(f"sets {as_text} of {name}", partial(self._set_properties, name, wrong))
             yield Finding(TABLES, "error", text, f"Run `lake doctor --repair`, which {repair.what}.", repair)
 
         try:
             iceberg.complete_through(table, name)
-        except InvalidCompleteThrough as invalid:
+        except InvalidHourKey as invalid:
             offered = None
             if self.references is not None:
                 hour = self.references.complete_through(name)
@@ -497,7 +497,7 @@ class _Home:
             elif damaged_file(self.catalog, source, manifests=0, data=False) is None:
                 uuid = str(iceberg.load(self.catalog, source).metadata.table_uuid)
                 if uuid != watermark["table_uuid"]:
-                    error = SourceReplaced(source, expected=watermark["table_uuid"], found=uuid)
+                    error = source_replaced(source, expected=watermark["table_uuid"], found=uuid)
                     found[Finding(WATERMARKS, "warning", f"{process}: {error.problem}", error.remedy)] = None
         yield from found
         if not found:

@@ -8,24 +8,114 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime, timedelta
 from itertools import groupby
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Literal
 
+from pyiceberg.catalog import Catalog
+
 from lake_assets.base.findings import Level
-from lake_assets.base.hours import format_hours, hour_key
-from lake_assets.errors import AuditFailed, HoursHeld
+from lake_assets.base.hours import format_hours, hour_key, hour_start
+from lake_assets.errors import AuditFailed, hours_held
 from lake_assets.errors.described import describe, is_machines_fault
-from lake_assets.incremental.declaration import Target
+from lake_assets.incremental.declaration import Pipeline, Target
 from lake_assets.incremental.engine import iceberg
-from lake_assets.incremental.engine.catch_up import CONFIRM
+from lake_assets.incremental.engine.engine import CONFIRM
 from lake_assets.incremental.engine.model import Decision, HeldHour, NoSession, verdicts_in_words
-from lake_assets.incremental.engine.planner import built_by_other_code
+from lake_assets.incremental.engine.planner import built_by_other_code, source_complete_through
 from lake_assets.incremental.engine.state import State
-from lake_assets.incremental.operations.freshness import freshness
 
 if TYPE_CHECKING:
     from lake_assets.incremental.engine.engine import Engine
+
+
+@dataclass(frozen=True)
+class Freshness:
+    """The freshness of one target.
+
+    Attributes:
+        table: The target's table.
+        fresh: Whether the delay is at most `max_delay`.
+        complete_through: Last complete hour, inclusive, in hours since 1970-01-01 UTC; None if no hour is complete.
+        delay: Time since the end of the first hour or day that is not complete; 0 before its end.
+        max_delay: Longest delay that the target declares.
+        what: How late the target is, in words.
+        remedy: What to do if it is not fresh.
+    """
+
+    table: str
+    fresh: bool
+    complete_through: int | None
+    delay: timedelta
+    max_delay: timedelta
+    what: str
+    remedy: str
+
+
+def evaluate_freshness(
+    target: Target,
+    through: int | None,
+    sources: Mapping[str, int | None],
+    *,
+    start: int,
+    now: datetime,
+) -> Freshness:
+    """Return the freshness of a target that declares a `max_delay`.
+
+    Args:
+        target: The target.
+        through: Its complete-through; None if no hour is complete.
+        sources: Source → its complete-through.
+        start: The pipeline's first hour, which becomes complete first.
+        now: The present moment.
+    """
+    assert target.max_delay is not None, f"{target.table} declares no max_delay"
+    needed = target.grain.last(start if through is None else through + 1)
+    delay = max(timedelta(0), now - hour_start(needed + 1))
+    so_far = "complete through no hour yet" if through is None else f"complete through {hour_key(through)}"
+    behind = [name for name, complete in sources.items() if complete is None or complete < needed]
+    remedy = f"Its sources are complete. See `lake plan {target.name}` and `lake sessions {target.name}`."
+    if behind:
+        verb = "is" if len(behind) == 1 else "are"
+        remedy = (
+            f"{', '.join(behind)} {verb} not complete through {hour_key(needed)}. Check what lands there; "
+            "`lake complete TABLE HOUR` declares a silent raw table complete."
+        )
+    return Freshness(
+        table=target.table,
+        fresh=delay <= target.max_delay,
+        complete_through=through,
+        delay=delay,
+        max_delay=target.max_delay,
+        what=f"{target.table} is {so_far}, {_in_words(delay)} late; allowed are {_in_words(target.max_delay)}",
+        remedy=remedy,
+    )
+
+
+def _in_words(delay: timedelta) -> str:
+    minutes = int(delay.total_seconds() // 60)
+    return f"{minutes // 60} h {minutes % 60:02} min"
+
+
+def freshness(catalog: Catalog, pipeline: Pipeline, target: Target, now: datetime) -> Freshness:
+    """Return the present freshness of a target that declares a `max_delay`. Reads metadata only.
+
+    Raises:
+        InvalidHourKey: A table's complete-through is no hour key.
+        TableMissing: The target or a source is not in the catalog.
+    """
+    through = {}
+    for name in (target.table, *target.source_tables):
+        through[name] = source_complete_through(iceberg.load(catalog, name), name, pipeline)
+    of_target = through.pop(target.table)
+    return evaluate_freshness(target, of_target, through, start=pipeline.start_hour, now=now)
+
+
+def with_max_delay(pipeline: Pipeline) -> list[Target]:
+    """Return the targets that declare a `max_delay`."""
+    return [target for target in pipeline.targets if target.max_delay is not None]
+
 
 Kind = Literal[
     "cannot_plan",
@@ -155,7 +245,7 @@ def _left_by_sessions(state: State, target: Target) -> Iterator[Problem]:
     by_session = attrgetter("session_id")
     for session_id, hours in groupby(sorted(state.committed.held, key=by_session), key=by_session):
         held: Sequence[HeldHour] = [*hours]
-        of_hours = HoursHeld(target.table, verdicts_in_words(held))
+        of_hours = hours_held(target.table, verdicts_in_words(held))
         yield Problem(target.table, "hours_held", of_hours.problem, of_hours.remedy, session_id)
 
 

@@ -21,8 +21,7 @@ from pyiceberg.table.refs import SnapshotRefType
 from tenacity import Retrying, retry_if_exception, stop_after_attempt, wait_random_exponential
 
 from lake_assets.connections.catalog import HIGH_WATERMARK_TABLE, SESSION_TABLE
-from lake_assets.errors import UsageError
-from lake_assets.errors.texts import text_of
+from lake_assets.errors import UsageError, text_of
 from lake_assets.incremental.declaration import Pipeline
 from lake_assets.incremental.engine import iceberg, publish
 from lake_assets.incremental.engine.erasures import ERASURE

@@ -22,9 +22,9 @@ from lake_assets.incremental.declaration.pipeline import column_sources
 from lake_assets.incremental.engine import iceberg
 from lake_assets.incremental.engine.arrivals import LOOKBACK_HOURS, Arrivals, arrivals
 from lake_assets.incremental.engine.columns import check_time_columns
-from lake_assets.incremental.engine.complete import source_complete_through
 from lake_assets.incremental.engine.iceberg import QUARANTINE, rows_of_files
 from lake_assets.incremental.engine.model import AuditResult, HeldHour
+from lake_assets.incremental.engine.planner import source_complete_through
 from lake_assets.incremental.engine.session_log import SessionLog, SessionRecord
 from lake_assets.incremental.engine.state import State, read_state
 

@@ -18,8 +18,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from lake_assets.base.columns import quoted
-from lake_assets.base.grain import Grain
-from lake_assets.base.hours import format_hours, hour_key, ranges
+from lake_assets.base.hours import Grain, format_hours, hour_key, ranges
 from lake_assets.errors import TableMissing
 from lake_assets.incremental.declaration import Sequential, Target
 from lake_assets.incremental.engine import iceberg, publish

@@ -12,8 +12,8 @@ from lake_assets.connections.query_plans import REMEDY, functions_in_sql, order_
 from lake_assets.errors import ConfigurationError
 from lake_assets.errors.described import UNRESOLVED_COLUMN, Refusal, explain, find_refusal
 from lake_assets.incremental.declaration import Broken, Pipeline, Target
-from lake_assets.incremental.declaration.names import IDENTIFIER, closest, require_columns, suggestion
-from lake_assets.incremental.declaration.validation import (
+from lake_assets.incremental.declaration.model import IDENTIFIER, closest, require_columns, suggestion
+from lake_assets.incremental.declaration.pipeline import (
     check_own_sql,
     conditions_of,
     require_condition,
@@ -203,7 +203,7 @@ def _empty_tables(table: SqlTable, schemas: Mapping[str, Schema], spark: SparkSe
 
 def _of_catalog(table: SqlTable, number: int, spark: SparkSession) -> DataFrame:
     """Return the rows of a source that nobody declares: another program has created it."""
-    from lake_assets.incremental.engine.prepare import CATALOG
+    from lake_assets.incremental.engine.stage import CATALOG
 
     source = table.attributes.sources[number]
     try:

@@ -29,11 +29,15 @@ from lake_assets.incremental.declaration import (
     Topic,
     incremental_asset,
 )
-from lake_assets.incremental.declaration.code_version import query_code
-from lake_assets.incremental.declaration.modes import declared_grain
-from lake_assets.incremental.declaration.names import parse_duration, require_name, suggestion
-from lake_assets.incremental.declaration.served import declared_served
-from lake_assets.incremental.declaration.target import Audit
+from lake_assets.incremental.declaration.decorator import query_code
+from lake_assets.incremental.declaration.model import (
+    Audit,
+    declared_grain,
+    declared_served,
+    parse_duration,
+    require_name,
+    suggestion,
+)
 from lake_assets.incremental.engine import audits
 from lake_assets.incremental.sql.files import (
     Declaration,

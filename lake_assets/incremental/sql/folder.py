@@ -13,8 +13,8 @@ from pathlib import Path
 
 from lake_assets.errors import ConfigurationError
 from lake_assets.incremental.declaration import TABLE, Broken, Pipeline, RawTable, Subject, Target
-from lake_assets.incremental.declaration.names import require_name
-from lake_assets.incremental.declaration.validation import check_own_sql
+from lake_assets.incremental.declaration.model import require_name
+from lake_assets.incremental.declaration.pipeline import check_own_sql
 from lake_assets.incremental.sql.declare import located, raw_tables_of, target_of
 from lake_assets.incremental.sql.files import (
     Declaration,

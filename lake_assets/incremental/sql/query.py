@@ -12,9 +12,8 @@ from typing import TYPE_CHECKING
 
 from lake_assets.base.hours import ranges
 from lake_assets.base.sql_text import names_in_sql, nested, with_placeholders
-from lake_assets.errors import FunctionFailed
+from lake_assets.errors import ErrorText, function_failed
 from lake_assets.errors.described import Refusal, explain, find_refusal
-from lake_assets.errors.texts import ErrorText
 from lake_assets.incremental.sql.files import SqlText, TableAttributes
 
 if TYPE_CHECKING:
@@ -139,7 +138,7 @@ class SqlTransform:
         """Return the rows of the query.
 
         Raises:
-            FunctionFailed: Spark refuses the query.
+            SessionError: Spark refuses the query.
         """
         tables = dict(zip(self._names, inputs, strict=True))
         if session.published is not None:
@@ -151,7 +150,7 @@ class SqlTransform:
             if found is None:
                 raise
             place, text = found
-            raise FunctionFailed(self._table, self.__name__, place, text) from error
+            raise function_failed(self._table, self.__name__, place, text) from error
 
     def reads(self, column: str) -> bool:
         """Return whether the query may read a column of this name, of any source."""

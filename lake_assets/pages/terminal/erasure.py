@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING
 
 from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, TextColumn
 from rich.progress import Progress as ProgressBar
 
-from lake_assets.incremental.erasure.certificate import Certificate, Finding, ProgressCallback
-from lake_assets.incremental.erasure.erase import ErasureReport
-from lake_assets.landing.erasure import LandedErasure
 from lake_assets.pages.terminal import serving
 from lake_assets.pages.terminal.render import Part, failed, faint, show, succeeded, warning
-from lake_assets.serving.upkeep import OutdatedSegments
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from lake_assets.incremental.erasure.certificate import Certificate, Finding, ProgressCallback
+    from lake_assets.incremental.erasure.erase import ErasureReport
+    from lake_assets.landing.erasure import LandedErasure
+    from lake_assets.serving.upkeep import OutdatedSegments
 
 _OF_TEXTS = (
     "An erasure deletes rows by their columns of ids. Change or delete this text where it comes from, or add the "

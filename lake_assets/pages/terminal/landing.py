@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from lake_assets.base.hours import hour_key
-from lake_assets.landing.accept import Accepted
-from lake_assets.landing.dead_letters import DeadLetters, LandedAgain
-from lake_assets.landing.heal import Finding, Repaired, Verification
-from lake_assets.landing.loading import Loaded
-from lake_assets.landing.manifest import Entry, ShardStatus
-from lake_assets.landing.state import Loss
 from lake_assets.pages.terminal.render import Column, Part, TableView, counted
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from lake_assets.landing.accept import Accepted
+    from lake_assets.landing.dead_letters import DeadLetters, LandedAgain
+    from lake_assets.landing.heal import Finding, Repaired, Verification
+    from lake_assets.landing.loading import Loaded
+    from lake_assets.landing.manifest import Entry, ShardStatus
+    from lake_assets.landing.state import Loss
 
 SHOWN_LETTERS = 20
 SHOWN_CHARACTERS = 100

@@ -6,7 +6,6 @@ import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, is_dataclass
-from datetime import datetime
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from rich.console import Console
@@ -18,6 +17,8 @@ from rich.text import Text
 from lake_assets.base.hours import hour_key
 
 if TYPE_CHECKING:
+    from datetime import datetime
+
     from lake_assets.incremental.engine.engine import Item, Progress
 
 Value = TypeVar("Value")

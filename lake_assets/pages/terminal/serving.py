@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from lake_assets.pages.terminal.render import (
@@ -16,12 +15,14 @@ from lake_assets.pages.terminal.render import (
     succeeded,
     warning,
 )
-from lake_assets.serving.store import EntryStatus, TableStatus, way_back
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+
     from lake_assets.serving.pinot import PinotPush
     from lake_assets.serving.push import PushReport
     from lake_assets.serving.query import Result
+    from lake_assets.serving.store import EntryStatus, TableStatus
     from lake_assets.serving.upkeep import OutdatedSegments, VerifiedTable
 
 
@@ -72,6 +73,8 @@ def from_before(found: Iterable[OutdatedSegments]) -> Iterator[Part]:
 
 def pushed(reports: Sequence[PushReport]) -> Iterator[Part]:
     """Show what was pushed, and the command that reverts it."""
+    from lake_assets.serving.store import way_back
+
     for report in reports:
         segments = counted(len(report.segments), "segment")
         yield f"{report.table}: {report.rows:,} rows in {segments}, {megabytes(report.size_bytes)} MB."

@@ -19,14 +19,14 @@ from lake_assets.connections.catalog import open_catalog
 from lake_assets.connections.row_checkpoint import checkpoint_rows
 from lake_assets.connections.spark import MASTER, open_spark
 from lake_assets.demo.membership_simulator import worked_example
-from lake_assets.errors.infrastructure import passes_by_itself
-from lake_assets.errors.texts import chain_text
-from lake_assets.incremental.dagster.watch.run_retention import purge
+from lake_assets.errors import chain_text
+from lake_assets.errors.described import passes_by_itself
+from lake_assets.incremental.dagster.maintenance import purge
 from lake_assets.incremental.engine.engine import utc_now
 from lake_assets.membership import PIPELINE
-from lake_assets.services.dagster_services import STORAGE_VARIABLE, dagster_home, write_dagster_files
+from lake_assets.services.servers import STORAGE_VARIABLE, dagster_home, write_dagster_files
+from lake_assets.services.servers import spark as connect_server
 from lake_assets.services.service import free_port, running
-from lake_assets.services.spark import spark as connect_server
 from lake_assets_tests.conftest import QUICK_JVM
 from lake_assets_tests.incremental.in_process_daemon import InProcessDaemon, in_process_daemon
 from lake_assets_tests.incremental.scenario import START, Lake

@@ -12,7 +12,7 @@ import pytest
 from typer.testing import CliRunner
 
 from lake_assets.cli.main import app, main
-from lake_assets.errors import CatalogLost
+from lake_assets.errors import StoredStateError
 
 if TYPE_CHECKING:
     from typer.testing import Result
@@ -37,7 +37,7 @@ def test_a_home_is_diagnosed_and_its_lost_catalog_repaired(home: Path, monkeypat
     assert " error" not in sound.stdout.replace("0 errors", "")
 
     (home / "catalog.db").write_bytes(b"")
-    with pytest.raises(CatalogLost):
+    with pytest.raises(StoredStateError):
         lake("init")
     lost = lake("doctor", "--json")
     assert lost.exit_code == 1

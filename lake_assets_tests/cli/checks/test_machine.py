@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from lake_assets.base.findings import Check, Finding, run_checks
-from lake_assets.cli.checks import machine
+from lake_assets.cli import machine
 from lake_assets.connections import addresses
 from lake_assets.connections.addresses import OWNER_VARIABLE, ServiceRecord
 from lake_assets.settings import Settings, settings

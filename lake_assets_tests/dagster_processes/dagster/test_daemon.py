@@ -35,7 +35,7 @@ from lake_assets.dagster_processes.dagster.waking_daemons import (
     waking,
 )
 from lake_assets.dagster_processes.file_changes import FileChanges, Pace, WakingStop
-from lake_assets.services.dagster_services import dagster_home
+from lake_assets.services.servers import dagster_home
 from lake_assets.settings import Settings
 
 PATIENCE_SECONDS = 120

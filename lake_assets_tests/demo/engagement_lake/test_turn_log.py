@@ -6,8 +6,8 @@ import time
 from pathlib import Path
 
 from lake_assets.coordination.rules import Turn
-from lake_assets.demo.engagement_lake.turn_log import DoneTurn, RecordedTurn, TurnLog, done_turns
-from lake_assets.pages.turn_chart import TakenTurn
+from lake_assets.demo.engagement import DoneTurn, RecordedTurn, TurnLog, done_turns
+from lake_assets.pages.charts import TakenTurn
 from lake_assets_tests.coordination.conftest import lock_name
 from lake_assets_tests.coordination.world import World
 

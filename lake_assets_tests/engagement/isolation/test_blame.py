@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from lake_assets.engagement.isolation.blame import error_name, is_infrastructure
-from lake_assets.errors import ClaimRefused, OffsetsMissing, ServiceError
+from lake_assets.errors import ServiceError, claim_refused, offsets_missing
 
 
 class SparkException(Exception):
@@ -16,8 +16,8 @@ class SparkException(Exception):
     "error",
     [
         ServiceError("Kafka does not answer.", remedy="Start it."),
-        OffsetsMissing("mail", 0, expected=1, earliest=2, end=3),
-        ClaimRefused("mail", token=1, found=2),
+        offsets_missing("mail", 0, expected=1, earliest=2, end=3),
+        claim_refused("mail", token=1, found=2),
         OSError(28, "No space left on device"),
         SparkException("Job aborted due to stage failure: java.lang.OutOfMemoryError: Java heap space"),
         SparkException("[DELTA_CONCURRENT_APPEND.WITHOUT_HINT] Transaction conflict detected"),
@@ -46,7 +46,7 @@ POISONED = [
     (
         SparkException(
             "An exception was thrown from the Python worker:\nTraceback (most recent call last):\n"
-            '  File "identity.py", line 55\nlake_assets.errors.base.UsageError: Request lead 7 asks for nothing\n'
+            '  File "identity.py", line 55\nlake_assets.errors.UsageError: Request lead 7 asks for nothing\n'
         ),
         "UsageError",
     ),

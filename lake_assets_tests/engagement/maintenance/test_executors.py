@@ -16,8 +16,8 @@ from lake_assets.connections.addresses import create_spark_token, spark_address
 from lake_assets.connections.spark import MASTER, open_spark
 from lake_assets.engagement.maintenance.maintain import rewrite_files
 from lake_assets.engagement.model.table_schemas import ENGAGEMENT
+from lake_assets.services.servers import spark as connect_server
 from lake_assets.services.service import free_port, running
-from lake_assets.services.spark import spark as connect_server
 from lake_assets_tests.conftest import QUICK_JVM
 from lake_assets_tests.engagement.scenario import Traffic
 

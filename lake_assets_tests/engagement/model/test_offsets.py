@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lake_assets.engagement.model.offsets import OffsetRange, TopicState, check_readable, next_range, share
-from lake_assets.errors import OffsetsMissing, TopicReplaced
+from lake_assets.errors import MessagesLost
 
 TOPIC = TopicState("mail", "t1", earliest={0: 0, 1: 5}, end={0: 10, 1: 25})
 READ = OffsetRange("mail", "t1", start={0: 0, 1: 5}, end={0: 4, 1: 9})
@@ -79,18 +79,18 @@ def test_a_batch_reads_what_lies_between_the_last_one_and_given_ends(
     ids=["truncated", "shorter", "partition gone"],
 )
 def test_what_is_missing_is_told(state: TopicState) -> None:
-    with pytest.raises(OffsetsMissing, match="The next offset of partition"):
+    with pytest.raises(MessagesLost, match="The next offset of partition"):
         next_range(state, READ, max_records=100)
 
 
 def test_a_topic_that_was_made_again_is_told() -> None:
-    with pytest.raises(TopicReplaced, match="t2"):
+    with pytest.raises(MessagesLost, match="t2"):
         next_range(replace(TOPIC, topic_id="t2"), READ, max_records=100)
 
 
 def test_a_range_is_read_again_only_in_full() -> None:
     check_readable(replace(TOPIC, earliest={0: 4, 1: 5}), replace(READ, start={0: 4, 1: 5}))
-    with pytest.raises(OffsetsMissing):
+    with pytest.raises(MessagesLost):
         check_readable(replace(TOPIC, earliest={0: 1, 1: 5}), READ)
     nothing_of_one = replace(READ, end={0: 0, 1: 9})
     check_readable(replace(TOPIC, earliest={0: 1, 1: 5}), nothing_of_one)

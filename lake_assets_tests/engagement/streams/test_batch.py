@@ -17,7 +17,7 @@ from lake_assets.engagement.model.lake import EngagementLake
 from lake_assets.engagement.model.offsets import TopicState
 from lake_assets.engagement.model.tables import LakeTables
 from lake_assets.engagement.streams.batch import BatchReport, Stream, run_batch
-from lake_assets.errors import CheckpointLost, LockLost
+from lake_assets.errors import LockLost, StreamError
 
 LAKE = EngagementLake("mail", {"subject": "string"}, max_records=5)
 COMMITS = ("data", "notification")
@@ -172,6 +172,6 @@ def test_a_checkpoint_that_is_older_than_the_data_is_refused(play: Play, tmp_pat
     play.done()
     rmtree(tmp_path / "mail" / "checkpoint")
     play.tables.checkpoints.create()
-    with pytest.raises(CheckpointLost):
+    with pytest.raises(StreamError):
         play.turn()
     assert play.rows() == [[1], [1]]

@@ -17,7 +17,7 @@ from lake_assets.engagement.model.lakes import EMAIL_EVENT, MEETING_EVENT
 from lake_assets.engagement.model.table_schemas import CHECKPOINT, DEAD_LETTER, ENGAGEMENT, NOTIFICATION
 from lake_assets.engagement.streams.batch import run_batch
 from lake_assets.engagement.streams.dead_letters import dead_letters, send_again
-from lake_assets.errors import CheckpointLost, OffsetsMissing
+from lake_assets.errors import MessagesLost, StreamError
 from lake_assets_tests.engagement.scenario import ORGS, Alone, Traffic, email
 
 if TYPE_CHECKING:
@@ -84,12 +84,12 @@ def test_d6_d7_a_stream_stops_behind_messages_that_are_gone_and_behind_a_checkpo
     ends = mail.stream().topic().end
     for done in mail.admin.delete_records([TopicPartition(mail.topic, p, end) for p, end in ends.items()]).values():
         done.result(20)
-    with pytest.raises(OffsetsMissing, match=f"but Kafka holds offsets {ends[0]} to {ends[0]} "):
+    with pytest.raises(MessagesLost, match=f"but Kafka holds offsets {ends[0]} to {ends[0]} "):
         run_batch(mail.stream(), Alone())
     shutil.rmtree(urlsplit(mail.tables.location(CHECKPOINT)).path)
     mail.tables.create(mail.spark)
     mail.send(range(1010, 1012))
-    with pytest.raises(CheckpointLost, match=r"Batch 1 of mail\.ingestion\.data"):
+    with pytest.raises(StreamError, match=r"Batch 1 of mail\.ingestion\.data"):
         run_batch(mail.stream(), Alone())
 
 

@@ -25,7 +25,7 @@ from lake_assets.engagement.notifications.change_reader import BatchEffect
 from lake_assets.engagement.requests.identity import Op
 from lake_assets.engagement.streams.batch import run_batch
 from lake_assets.engagement.streams.turn import TurnReport, coordinator, take_due_turns, take_turn, with_effect
-from lake_assets.errors import ClaimRefused, LockLost, LockNotFree, TurnRefused
+from lake_assets.errors import CoordinationError, LockLost, LockNotFree, TurnRefused
 from lake_assets.pages.terminal.engagement import reclaimed
 from lake_assets.settings import Settings, settings
 from lake_assets_tests.engagement.child import RECLAIM
@@ -161,7 +161,7 @@ def attempts(mail: Traffic, request: str) -> dict[int, str]:
 
 def test_d1_an_earlier_holder_can_not_claim_after_a_later_one(mail: Traffic) -> None:
     mail.tables.claims.claim(mail.spark, 8)
-    with pytest.raises(ClaimRefused):
+    with pytest.raises(CoordinationError):
         mail.tables.claims.claim(mail.spark, 7)
     mail.tables.claims.claim(mail.spark, 8)
 
@@ -183,7 +183,7 @@ def test_a_lake_goes_on_with_another_zookeeper_and_first_of_all_with_the_batch_t
             zk.delete(f"/coordination/{mail.lake.lock}/turn")
             with pytest.raises(LockNotFree):
                 reclaim(mail.tables, mail.spark, zk, timeout=0.2)
-        with pytest.raises(ClaimRefused, match="lake engagement reclaim"):
+        with pytest.raises(CoordinationError, match="lake engagement reclaim"):
             turn("ingestion")
         mail.die(TURN_GIVEN, RECLAIM)
         assert mail.tables.claims.token() == AHEAD

@@ -14,8 +14,7 @@ from dagster._core.loader import LoadingContextForTest
 from dagster._core.test_utils import freeze_time
 from dagster._daemon.freshness import FreshnessDaemon
 
-from lake_assets.base.grain import DAY, HOUR, days_in
-from lake_assets.base.hours import hour_key, hour_of, parse_hour
+from lake_assets.base.hours import DAY, HOUR, days_in, hour_key, hour_of, parse_hour
 from lake_assets.incremental.dagster.asset_specs import asset_key, partitions_of, target_spec
 from lake_assets.incremental.declaration import Target
 from lake_assets.settings import PROJECT

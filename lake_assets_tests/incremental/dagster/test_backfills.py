@@ -11,12 +11,11 @@ from dagster._core.definitions.partitions.context import partition_loading_conte
 from dagster._core.execution.asset_backfill import AssetBackfillData
 from dagster._core.execution.backfill import BulkActionStatus, PartitionBackfill
 
-from lake_assets.base.grain import days_in
-from lake_assets.base.hours import hour_key
+from lake_assets.base.hours import days_in, hour_key
 from lake_assets.dagster_processes.dagster.private_names import use_time_zones
 from lake_assets.incremental.dagster.assets import incremental_definitions
-from lake_assets.incremental.dagster.backfills import leave_out
 from lake_assets.incremental.dagster.lake_resource import LAKE
+from lake_assets.incremental.dagster.session_step import leave_out
 from lake_assets.incremental.declaration import Pipeline, SessionContext, Source, Stateful, incremental_asset
 from lake_assets.incremental.engine.engine import Engine
 from lake_assets_tests.incremental.clicks import CLICKS, START, at, click_fact, click_state, land_clicks

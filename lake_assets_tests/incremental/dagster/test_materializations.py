@@ -8,9 +8,9 @@ from dagster._core.definitions.data_version import CachingStaleStatusResolver
 from dagster._core.loader import LoadingContextForTest
 
 from lake_assets.base.hours import hour_key
+from lake_assets.incremental.dagster.asset_specs import materializations, report_metadata
 from lake_assets.incremental.dagster.assets import incremental_definitions
 from lake_assets.incremental.dagster.lake_resource import LAKE
-from lake_assets.incremental.dagster.materializations import materializations, report_metadata
 from lake_assets.incremental.engine.model import PlannedHour, SessionPlan, SessionReport, SourceRange
 from lake_assets_tests.incremental.clicks import CLICKS, START, at, click_fact, click_state
 

@@ -10,7 +10,7 @@ import pytest
 
 from lake_assets.base.hours import hour_key
 from lake_assets.errors import TableMissing
-from lake_assets.incremental.dagster import raw_tables_sensor
+from lake_assets.incremental.dagster import sensors as raw_tables_sensor
 from lake_assets.incremental.declaration import RawTable
 from lake_assets.incremental.engine.engine import Engine, utc_now
 from lake_assets_tests.incremental.clicks import CLICKS, START, land_clicks

@@ -5,8 +5,7 @@ from __future__ import annotations
 import dagster as dg
 import pytest
 
-from lake_assets.base.grain import HOUR
-from lake_assets.base.hours import hour_key
+from lake_assets.base.hours import HOUR, hour_key
 from lake_assets.errors import ServiceError
 from lake_assets.incremental.dagster.asset_specs import partitions_of
 from lake_assets.incremental.dagster.session_runs import (

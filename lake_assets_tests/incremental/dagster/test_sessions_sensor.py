@@ -19,11 +19,10 @@ from lake_assets.incremental.dagster import sensors
 from lake_assets.incremental.dagster.asset_specs import partitions_of
 from lake_assets.incremental.dagster.checks import PENDING_HOURS
 from lake_assets.incremental.dagster.sensors import SensedTarget, SensorTiming, sessions_sensor
-from lake_assets.incremental.engine.complete import declare_complete
 from lake_assets.incremental.engine.engine import Engine
 from lake_assets.incremental.engine.iceberg import HIGH_WATERMARK
 from lake_assets.incremental.engine.model import Committed, SessionPlan, Waiting
-from lake_assets.incremental.engine.planner import Planner
+from lake_assets.incremental.engine.planner import Planner, declare_complete
 from lake_assets.incremental.engine.session_log import SessionLog
 from lake_assets_tests.incremental.clicks import CLICKS, START, click_fact, click_state, land_clicks, publish_clicks
 from lake_assets_tests.incremental.committing import commit

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from lake_assets.base.grain import DAY, HOUR, days_in
+from lake_assets.base.hours import DAY, HOUR, days_in
 from lake_assets.errors import ConfigurationError, UsageError
 from lake_assets.incremental.declaration import (
     Defer,

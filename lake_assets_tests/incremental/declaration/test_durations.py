@@ -8,7 +8,7 @@ import pytest
 
 from lake_assets.errors import ConfigurationError
 from lake_assets.incremental.declaration import RawTable
-from lake_assets.incremental.declaration.names import parse_duration
+from lake_assets.incremental.declaration.model import parse_duration
 
 
 @pytest.mark.parametrize(

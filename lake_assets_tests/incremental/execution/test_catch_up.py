@@ -18,8 +18,7 @@ from lake_assets.connections.catalog import open_catalog
 from lake_assets.errors import UsageError
 from lake_assets.incremental.declaration import Source, Stateless
 from lake_assets.incremental.engine import iceberg
-from lake_assets.incremental.engine.catch_up import Outcome, catch_up
-from lake_assets.incremental.engine.engine import Engine
+from lake_assets.incremental.engine.engine import Engine, Outcome, catch_up
 from lake_assets.incremental.engine.model import Decision, NoSession, OpenedSession, SessionPlan
 from lake_assets.incremental.engine.planner import Planner
 from lake_assets_tests.incremental.clicks import CLICKS, START, at, click_fact, click_state, land_clicks, publish_clicks

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lake_assets.base.grain import DAY, HOUR, days_in
+from lake_assets.base.hours import DAY, HOUR, days_in
 from lake_assets.incremental.engine.model import NoSession, PlannedHour, SessionPlan, SourceRange
 from lake_assets.incremental.engine.planner import wait_if_beyond_data
 

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 
 from lake_assets.base.hours import hour_start
-from lake_assets.errors import TargetDropped, UsageError
+from lake_assets.errors import TargetGone, UsageError
 from lake_assets.incremental.declaration import Subject
 from lake_assets.incremental.engine.engine import Engine
 from lake_assets.incremental.engine.model import NoSession, OpenedSession, SessionPlan, SessionReport
@@ -141,8 +141,8 @@ def test_create_tables_a_target_with_a_watermark_is_not_created_again(engine: En
     for target in (click_fact, click_state):
         engine.catalog.drop_table(target.table)
     assert engine.create_tables() == [click_state.table]
-    assert isinstance(engine.problem(click_fact), TargetDropped)
-    with pytest.raises(TargetDropped, match=r"lake rebuild core\.click_fact --reset"):
+    assert isinstance(engine.problem(click_fact), TargetGone)
+    with pytest.raises(TargetGone, match=r"lake rebuild core\.click_fact --reset"):
         engine.decide(click_fact)
     assert isinstance(engine.rebuild_all(click_fact), SessionReport)
     assert engine.problem(click_fact) is None

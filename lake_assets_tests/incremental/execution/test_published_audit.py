@@ -9,8 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lake_assets.base.grain import DAY, HOUR, Grain
-from lake_assets.base.hours import hour_key
+from lake_assets.base.hours import DAY, HOUR, Grain, hour_key
 from lake_assets.errors import UsageError
 from lake_assets.incremental.engine.engine import utc_now
 from lake_assets.incremental.engine.model import AuditResult, Committed, HeldHour

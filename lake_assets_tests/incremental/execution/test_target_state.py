@@ -18,7 +18,7 @@ from pyiceberg.table.snapshots import Operation, Summary
 from pyiceberg.table.update import AddSnapshotUpdate, RemoveSnapshotRefUpdate, SetSnapshotRefUpdate
 
 from lake_assets.base.hours import hour_start
-from lake_assets.errors import PublishConflict, TargetDropped, TargetReplaced, TargetRolledBack
+from lake_assets.errors import PublishConflict, TargetGone, TargetRolledBack
 from lake_assets.incremental.engine import iceberg, publish
 from lake_assets.incremental.engine.engine import Engine
 from lake_assets.incremental.engine.model import NoSession, SessionPlan
@@ -250,12 +250,12 @@ def test_a_target_without_a_main_is_built_again(lake: Sessions) -> None:
 def test_a_target_that_was_dropped_or_replaced_stops(lake: Sessions) -> None:
     lake.session(1)
     lake.catalog.drop_table(FACT)
-    with pytest.raises(TargetDropped, match=r"lake rebuild core\.click_fact --reset"):
+    with pytest.raises(TargetGone, match=r"lake rebuild core\.click_fact --reset"):
         lake.engine.decide(click_fact)
     iceberg.create_target(lake.catalog, click_fact)
-    with pytest.raises(TargetReplaced, match=r"lake rebuild core\.click_fact --reset"):
+    with pytest.raises(TargetGone, match=r"lake rebuild core\.click_fact --reset"):
         lake.engine.decide(click_fact)
-    assert isinstance(lake.engine.problem(click_fact), TargetReplaced)
+    assert isinstance(lake.engine.problem(click_fact), TargetGone)
 
 
 def test_a_table_that_another_was_copied_into_is_replaced(lake: Sessions) -> None:
@@ -268,7 +268,7 @@ def test_a_table_that_another_was_copied_into_is_replaced(lake: Sessions) -> Non
     with table.io.new_output(path).create() as file:
         file.write(copy.model_dump_json().encode())
     lake.catalog.register_table(FACT, path)
-    with pytest.raises(TargetReplaced, match="its sessions built the one with uuid " + str(table.metadata.table_uuid)):
+    with pytest.raises(TargetGone, match="its sessions built the one with uuid " + str(table.metadata.table_uuid)):
         lake.engine.decide(click_fact)
 
 

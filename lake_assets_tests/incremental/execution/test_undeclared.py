@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 from pyiceberg.transforms import DayTransform, HourTransform
 
-from lake_assets.base.grain import DAY, HOUR
+from lake_assets.base.hours import DAY, HOUR
 from lake_assets.errors import UsageError
 from lake_assets.incremental.declaration import Source, Stateful
 from lake_assets.incremental.engine.iceberg import WAP_ENABLED

@@ -9,7 +9,8 @@ import pytest
 
 from benchmarks.history import END, LakeWithPast, Past, Row
 from lake_assets.base.hours import hour_of, hour_start
-from lake_assets.incremental.engine import key_index, prepare
+from lake_assets.incremental.engine import key_index
+from lake_assets.incremental.engine import stage as prepare
 from lake_assets.incremental.engine.model import NoSession
 
 if TYPE_CHECKING:

@@ -17,7 +17,7 @@ from lake_assets.base.hours import hour_key
 from lake_assets.errors import UsageError
 from lake_assets.incremental.declaration import Pipeline, RawTable
 from lake_assets.incremental.engine import iceberg
-from lake_assets.incremental.engine.complete import (
+from lake_assets.incremental.engine.planner import (
     complete_by_rule,
     declare_complete,
     newest_event,

@@ -27,7 +27,7 @@ from pyspark.sql import SparkSession
 
 from lake_assets.incremental.engine.audit_reads import rows_at
 from lake_assets.incremental.engine.columns import at_present
-from lake_assets.incremental.engine.prepare import read_at
+from lake_assets.incremental.engine.stage import read_at
 
 POINT = StructType(NestedField(11, "x", IntegerType()), NestedField(12, "gone", StringType()))
 COLUMNS = Schema(

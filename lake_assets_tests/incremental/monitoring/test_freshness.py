@@ -7,11 +7,11 @@ from datetime import datetime, timedelta
 
 import pytest
 
-from lake_assets.base.grain import DAY
+from lake_assets.base.hours import DAY
 from lake_assets.errors import ConfigurationError
 from lake_assets.incremental.declaration import SessionContext, Source, Stateless, incremental_asset
 from lake_assets.incremental.from_settings import with_delay_of
-from lake_assets.incremental.operations.freshness import Freshness, evaluate_freshness
+from lake_assets.incremental.operations.health import Freshness, evaluate_freshness
 from lake_assets.settings import Settings
 from lake_assets_tests.incremental.clicks import CLICKS, START, at, click_fact, click_state
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lake_assets.base.grain import DAY, HOUR, Grain
+from lake_assets.base.hours import DAY, HOUR, Grain
 from lake_assets.incremental.operations.verify import hours_of_day
 
 DAYS = st.integers(700_000, 800_000)

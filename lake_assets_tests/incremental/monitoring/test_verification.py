@@ -11,12 +11,12 @@ import dagster as dg
 import pytest
 
 from lake_assets.base.hours import hour_key
-from lake_assets.demo.membership_proof import compare, expected_rows
+from lake_assets.demo.membership import compare, expected_rows
 from lake_assets.demo.membership_simulator import EXAMPLE, worked_example
 from lake_assets.incremental.dagster.asset_specs import asset_key
 from lake_assets.incremental.dagster.assets import incremental_definitions
 from lake_assets.incremental.dagster.lake_resource import LAKE
-from lake_assets.incremental.dagster.watch.verification_checks import (
+from lake_assets.incremental.dagster.watch import (
     EQUALS_REBUILD,
     check_key,
     verification_definitions,

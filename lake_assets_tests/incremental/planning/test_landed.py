@@ -12,7 +12,7 @@ from pyiceberg.types import NestedField, StringType, TimestampType
 
 from lake_assets.base.hours import hour_key, hour_of
 from lake_assets.incremental.dagster.asset_specs import raw_spec
-from lake_assets.incremental.dagster.raw_tables_sensor import raw_events
+from lake_assets.incremental.dagster.sensors import raw_events
 from lake_assets.incremental.declaration import Pipeline, RawTable
 from lake_assets.incremental.engine import iceberg
 from lake_assets.incremental.engine.arrivals import arrivals

@@ -11,8 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pyspark.sql import functions as F
 
-from lake_assets.base.grain import DAY, HOUR
-from lake_assets.base.hours import hour_key
+from lake_assets.base.hours import DAY, HOUR, hour_key
 from lake_assets.errors import AuditFailed
 from lake_assets.incremental.declaration import Sequential, Stateful, Stateless
 from lake_assets.incremental.engine.audit_run import reported_hours

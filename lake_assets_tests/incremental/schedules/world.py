@@ -27,16 +27,14 @@ from lake_assets.errors import (
     AuditFailed,
     ErasureStopped,
     HistoryCut,
-    NotAsPlanned,
+    SessionError,
     TableMissing,
-    TargetDropped,
-    TargetReplaced,
+    TargetGone,
     TargetRolledBack,
     UsageError,
 )
 from lake_assets.incremental.engine import iceberg, publish
-from lake_assets.incremental.engine.catch_up import catch_up
-from lake_assets.incremental.engine.engine import OVERTAKEN, Engine
+from lake_assets.incremental.engine.engine import OVERTAKEN, Engine, catch_up
 from lake_assets.incremental.engine.iceberg import QUARANTINE, SESSION, OneCopyTransaction
 from lake_assets.incremental.engine.model import NoSession, OpenedSession
 from lake_assets.incremental.engine.state import has_state
@@ -76,7 +74,7 @@ ROUNDS = 30
 LAST = 7
 """The latest hour of a stranger's rows. All raw tables are complete through it in the end."""
 
-STOPS = (TargetDropped, TargetReplaced, TargetRolledBack)
+STOPS = (TargetGone, TargetRolledBack)
 """Errors with which a target waits for a person."""
 
 
@@ -545,8 +543,8 @@ class World:
         if steps == 3:
             try:
                 engine.publish_session(target)
-            except NotAsPlanned:
-                if opened.plan.load != "append":
+            except SessionError as error:
+                if type(error) is not SessionError or opened.plan.load != "append":
                     raise
                 self.counts["written again by another program"] += 1
                 self.write_session(engine, target, steps)  # rows were delivered again: as an overwrite

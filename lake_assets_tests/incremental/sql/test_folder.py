@@ -12,7 +12,7 @@ import yaml
 from lake_assets.errors import ConfigurationError
 from lake_assets.errors.described import Refusal
 from lake_assets.incremental.declaration import Defer, Rule, Sequential, Served, Stateful, Subject
-from lake_assets.incremental.declaration.target import Audit
+from lake_assets.incremental.declaration.model import Audit
 from lake_assets.incremental.engine import audits
 from lake_assets.incremental.from_settings import open_pipeline
 from lake_assets.incremental.sql.declare import declared_audit

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from lake_assets.incremental.engine import iceberg
-from lake_assets.incremental.engine.catch_up import catch_up
+from lake_assets.incremental.engine.engine import catch_up
 from lake_assets_tests.incremental.scenario import Lake
 from lake_assets_tests.incremental.sql.folders import (
     BALANCES,

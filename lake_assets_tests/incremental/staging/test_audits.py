@@ -11,8 +11,9 @@ from pyspark.sql import functions as F
 from lake_assets.base.hours import hour_key
 from lake_assets.demo.membership_simulator import bad_batch, repair, worked_example
 from lake_assets.errors import AuditFailed, ConfigurationError
-from lake_assets.incremental.declaration.target import Audit
-from lake_assets.incremental.engine import iceberg, prepare
+from lake_assets.incremental.declaration.model import Audit
+from lake_assets.incremental.engine import iceberg
+from lake_assets.incremental.engine import stage as prepare
 from lake_assets.incremental.engine.audits import (
     accepted_values,
     no_missing_events,

@@ -18,7 +18,7 @@ from pyspark.sql import functions as F
 from lake_assets.base.columns import DELIVERY
 from lake_assets.base.hours import hour_start
 from lake_assets.connections.row_checkpoint import release_checkpoints
-from lake_assets.errors import AuditFailed, RowsUnread
+from lake_assets.errors import AuditFailed, SourceError
 from lake_assets.incremental.engine.model import SessionPlan, SessionReport
 from lake_assets.incremental.engine.readable import LeastRows
 from lake_assets.incremental.engine.session import Context, Session, failures
@@ -150,22 +150,20 @@ APPENDED = [
     Mutant("reader repeats a row", "stage", "read_appended", changed(twice("signup_id = 's01-3'")), {COUNTS}),
     Mutant("writer drops a row", "stage", "write", writes(lost("signup_id = 's01-3'")), {COUNTS, MISSING}),
     Mutant("writer repeats", "stage", "write", writes(twice("signup_id = 's01-3'")), {COUNTS, "unique_key"}),
-    Mutant("dedupe keeps none", "prepare", "_with_delivery", keeps_none_of_repeated, {MISSING}),
-    Mutant("all taken for stored", "prepare", "classify_against_earlier", takes_all_for_stored, {MISSING}),
-    Mutant("rule rejects too much", "prepare", "_reason", rejects(at("event_ts", 4, 6)), {MISSING}),
+    Mutant("dedupe keeps none", "stage", "_with_delivery", keeps_none_of_repeated, {MISSING}),
+    Mutant("all taken for stored", "stage", "classify_against_earlier", takes_all_for_stored, {MISSING}),
+    Mutant("rule rejects too much", "stage", "_reason", rejects(at("event_ts", 4, 6)), {MISSING}),
 ]
 """Of a session of signup_fact, which appends."""
 
 REBUILT = [
-    Mutant("reader drops a row", "prepare", "read_at", of_cancels(lost("cancel_id = 's30-6'")), {COUNTS, MISSING}),
-    Mutant(
-        "reader drops an hour", "prepare", "read_at", of_cancels(lost(at("processing_ts", 5, 5))), {COUNTS, MISSING}
-    ),
-    Mutant("reader repeats", "prepare", "read_at", of_cancels(twice("cancel_id = 's30-6'")), {COUNTS}),
+    Mutant("reader drops a row", "stage", "read_at", of_cancels(lost("cancel_id = 's30-6'")), {COUNTS, MISSING}),
+    Mutant("reader drops an hour", "stage", "read_at", of_cancels(lost(at("processing_ts", 5, 5))), {COUNTS, MISSING}),
+    Mutant("reader repeats", "stage", "read_at", of_cancels(twice("cancel_id = 's30-6'")), {COUNTS}),
     Mutant("filter leaves out a moment", TIMES, "hours_condition", leaves_out_first_moment, {COUNTS, MISSING}),
     Mutant("filter takes in a moment", TIMES, "hours_condition", takes_in_next_moment, {COUNTS}),
     Mutant("filter ends too early", TIMES, "before", ends_too_early, {COUNTS, MISSING}),
-    Mutant("dedupe keeps none", "prepare", "_with_delivery", keeps_none_of_repeated, {MISSING}),
+    Mutant("dedupe keeps none", "stage", "_with_delivery", keeps_none_of_repeated, {MISSING}),
     Mutant("join loses rows", JOIN, "_with_request", changed(lost("churn_type = 'involuntary'")), {COUNTS, MISSING}),
     Mutant("writer drops a row", "stage", "write", writes(lost("cancel_id = 's30-6'")), {COUNTS, MISSING}),
 ]
@@ -214,7 +212,7 @@ def assert_stopped_before_staging(lake: Lake, name: str, mutants: list[Mutant]) 
     for mutant in readers:
         with pytest.MonkeyPatch.context() as patch:
             apply(mutant, patch)
-            with pytest.raises(RowsUnread, match="of at least"):
+            with pytest.raises(SourceError, match="of at least"):
                 blocking_failures(lake, name)
 
 
@@ -230,7 +228,7 @@ def test_a_fault_in_an_append_is_stopped(catalog: Catalog, spark: SparkSession) 
 
     with pytest.MonkeyPatch.context() as patch:
         apply(APPENDED[3], patch)
-        with pytest.raises(RowsUnread, match=r"reads 0 of at least 6 rows of raw\.signups"):
+        with pytest.raises(SourceError, match=r"reads 0 of at least 6 rows of raw\.signups"):
             lake.run("signup_fact")
         patch.setattr(LeastRows, "check", lambda *args, **counts: None)
         with pytest.raises(AuditFailed, match="6 in source, 0 read"):

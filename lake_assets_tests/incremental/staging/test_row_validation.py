@@ -13,7 +13,7 @@ import pytest
 
 from lake_assets.base.columns import DELIVERY, HASH, REASON
 from lake_assets.incremental.declaration import Rule, Source
-from lake_assets.incremental.engine.prepare import COUNTED, classify
+from lake_assets.incremental.engine.stage import COUNTED, classify
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

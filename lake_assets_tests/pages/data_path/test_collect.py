@@ -27,10 +27,7 @@ from lake_assets.landing.kafka import beat
 from lake_assets.landing.manifest import open_manifest
 from lake_assets.landing.records import Checksum, DataFile, file_name
 from lake_assets.membership import PIPELINE
-from lake_assets.pages.data_path.collect import data_path
-from lake_assets.pages.data_path.landing import BAD_FILES
-from lake_assets.pages.data_path.serving import LAST_PUSHES
-from lake_assets.pages.data_path.stages import DataPath, Fact, Stage
+from lake_assets.pages.data_path import BAD_FILES, LAST_PUSHES, DataPath, Fact, Stage, data_path
 from lake_assets.serving.push import PushReport
 from lake_assets.serving.served_tables import serving_at
 from lake_assets.serving.sources import metrics_sources

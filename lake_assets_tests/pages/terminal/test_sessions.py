@@ -9,7 +9,7 @@ import pytest
 
 from lake_assets.base.hours import parse_hour
 from lake_assets.incremental.engine.model import DeferredHour, NoSession
-from lake_assets.pages.terminal import sessions
+from lake_assets.pages.terminal import engine as sessions
 from lake_assets.pages.terminal.render import render
 
 SINCE = datetime(2026, 1, 2, 9, tzinfo=UTC)

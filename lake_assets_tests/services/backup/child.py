@@ -6,8 +6,7 @@ import resource
 from datetime import UTC, datetime
 from pathlib import Path
 
-from lake_assets.services.backup.make import back_up
-from lake_assets.services.backup.restore import restore
+from lake_assets.services.backup import back_up, restore
 from lake_assets.settings import settings
 
 NOW = datetime(2026, 1, 2, tzinfo=UTC)

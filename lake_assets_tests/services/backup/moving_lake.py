@@ -22,8 +22,7 @@ from lake_assets.connections.catalog import open_catalog
 from lake_assets.connections.spark import open_spark
 from lake_assets.incremental.engine.engine import Engine
 from lake_assets.membership import PIPELINE
-from lake_assets.services.backup.make import back_up
-from lake_assets.services.backup.restore import restore
+from lake_assets.services.backup import back_up, restore
 from lake_assets_tests.incremental.in_process_daemon import InProcessDaemon, in_process_daemon
 from lake_assets_tests.incremental.scenario import START
 from lake_assets_tests.landing.kafka_scenario import NOW, Landings

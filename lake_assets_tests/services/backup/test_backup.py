@@ -13,13 +13,12 @@ import pytest
 from typer.testing import CliRunner
 
 from lake_assets.base.failpoints import BACKUP_POINTS, EXIT_CODE, RESTORE_POINTS
+from lake_assets.cli.common import refuse_unusable_home
 from lake_assets.cli.main import app
-from lake_assets.cli.start import refuse_unusable_home
 from lake_assets.connections.addresses import OWNER_VARIABLE
-from lake_assets.errors import BackupDamaged, ServiceError, StoredStateError, UsageError
+from lake_assets.errors import ServiceError, StoredStateError, UsageError
 from lake_assets.services import lifecycle
-from lake_assets.services.backup.make import back_up
-from lake_assets.services.backup.restore import restore
+from lake_assets.services.backup import back_up, restore
 from lake_assets.settings import Settings, settings
 from lake_assets_tests.processes import Child, environment
 from lake_assets_tests.services.backup.child import (
@@ -137,10 +136,10 @@ def test_a_damaged_backup_restores_nothing(home: Settings, tmp_path: Path) -> No
     shutil.rmtree(home.home)
     file = target / "files" / "erasure.key"
     file.write_bytes(b"Secret")
-    with pytest.raises(BackupDamaged, match=r"erasure\.key does not have the checksum"):
+    with pytest.raises(StoredStateError, match=r"erasure\.key does not have the checksum"):
         restore(home.home, target, progress=unseen)
     file.unlink()
-    with pytest.raises(BackupDamaged, match=r"erasure\.key is missing"):
+    with pytest.raises(StoredStateError, match=r"erasure\.key is missing"):
         restore(home.home, target, progress=unseen)
     assert plain_files(home.home).keys() == {"run/up.lock"}
     file.write_bytes(b"secret")

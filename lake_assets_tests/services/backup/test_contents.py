@@ -10,17 +10,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import SecretStr
 
-from lake_assets.errors import BackupDamaged, StoredStateError, UsageError
-from lake_assets.services.backup.contents import (
+from lake_assets.errors import StoredStateError, UsageError
+from lake_assets.services.backup import (
     Contents,
     StoredFile,
     check_space,
+    elsewhere,
     is_backed_up,
     parse,
     to_json,
     without_companions,
 )
-from lake_assets.services.backup.elsewhere import elsewhere
 from lake_assets.settings import Settings
 
 FILES = st.builds(StoredFile, st.text(min_size=1), st.integers(0), st.text(), st.integers(0), st.booleans())
@@ -50,7 +50,7 @@ def test_a_newer_format_names_the_version_that_reads_it() -> None:
 
 @pytest.mark.parametrize("text", ["", "[]", "{}", '{"format": 1}', '{"format": 1, "files": [{}]}'])
 def test_a_damaged_list_of_files_is_refused(text: str) -> None:
-    with pytest.raises(BackupDamaged, match=r"/b is damaged: contents\.json cannot be read"):
+    with pytest.raises(StoredStateError, match=r"/b is damaged: contents\.json cannot be read"):
         parse(text, "/b")
 
 

@@ -14,8 +14,8 @@ from lake_assets.engagement.model.checkpoint import Checkpoint
 from lake_assets.engagement.model.lake import STREAMS, StreamName
 from lake_assets.engagement.model.table_schemas import DEAD_LETTER, ENGAGEMENT, NOTIFICATION
 from lake_assets.engagement.streams.turn import TurnReport
+from lake_assets.services.servers import zookeeper as zookeeper_service
 from lake_assets.services.service import free_port, running
-from lake_assets.services.zookeeper import zookeeper as zookeeper_service
 from lake_assets_tests.conftest import spark_running
 from lake_assets_tests.engagement.interrupted import ASKED, POISON, opened
 from lake_assets_tests.engagement.scenario import ORGS, Traffic, coordinated_turn

@@ -16,8 +16,8 @@ from pydantic import SecretStr
 
 from lake_assets.demo.membership_simulator import Arrival, Population, Simulation, generate
 from lake_assets.incremental.engine.iceberg import load
+from lake_assets.services.servers import zookeeper as zookeeper_service
 from lake_assets.services.service import free_port, running
-from lake_assets.services.zookeeper import zookeeper as zookeeper_service
 from lake_assets.settings import Settings
 from lake_assets_tests.incremental.scenario import START, hour_start
 from lake_assets_tests.landing.kafka_scenario import sent

@@ -10,9 +10,8 @@ import psutil
 import pytest
 import yaml
 
-from lake_assets.services.dagster_services import write_dagster_files
-from lake_assets.services.memory.budget import RUN_MB, heap_mb, needs, runs_that_fit, services_mb
-from lake_assets.services.memory.machine import machine_mb, memory_bytes
+from lake_assets.services.memory import RUN_MB, heap_mb, machine_mb, memory_bytes, needs, runs_that_fit, services_mb
+from lake_assets.services.servers import write_dagster_files
 from lake_assets.settings import Settings
 
 ALL = ("spark", "zookeeper", "kafka", "code", "webserver", "daemon")

@@ -9,9 +9,8 @@ from typing import Any
 
 import yaml
 
-from lake_assets.errors import ConfigurationError
-from lake_assets.errors.texts import first_line
-from lake_assets.incremental.declaration.names import suggestion
+from lake_assets.errors import ConfigurationError, first_line
+from lake_assets.incremental.declaration.model import suggestion
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import dagster as dg
 
 from lake_assets.incremental.dagster.lake_resource import LAKE
-from lake_assets.incremental.dagster.watch.maintenance_job import maintenance_definitions
+from lake_assets.incremental.dagster.maintenance import maintenance_definitions
 from lake_assets.incremental.engine.engine import utc_now
 from lake_assets.incremental.engine.erasures import Erasure
 from lake_assets.incremental.operations.maintain import Policy

@@ -14,9 +14,8 @@ from dagster._core.test_utils import create_run_for_test
 from pyiceberg.catalog import Catalog
 
 from lake_assets.incremental.dagster.lake_resource import LAKE
+from lake_assets.incremental.dagster.maintenance import maintenance_definitions, purge, purge_folder
 from lake_assets.incremental.dagster.session_runs import SESSION_TAG
-from lake_assets.incremental.dagster.watch.maintenance_job import maintenance_definitions
-from lake_assets.incremental.dagster.watch.run_retention import purge, purge_folder
 from lake_assets.incremental.declaration import Pipeline, RawTable
 from lake_assets.incremental.operations.maintain import Policy
 

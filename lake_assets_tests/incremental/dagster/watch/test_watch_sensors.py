@@ -19,11 +19,11 @@ from lake_assets.incremental.dagster.asset_specs import asset_key
 from lake_assets.incremental.dagster.assets import incremental_definitions
 from lake_assets.incremental.dagster.lake_resource import LAKE
 from lake_assets.incremental.dagster.session_runs import CODE_VERSION_TAG, SESSION_TAG
-from lake_assets.incremental.dagster.watch.watch_sensors import watch_definitions
-from lake_assets.incremental.engine.complete import declare_complete
+from lake_assets.incremental.dagster.watch import watch_definitions
 from lake_assets.incremental.engine.engine import Engine
 from lake_assets.incremental.engine.iceberg import COMPLETE_THROUGH
 from lake_assets.incremental.engine.model import Committed, SessionPlan, Waiting
+from lake_assets.incremental.engine.planner import declare_complete
 from lake_assets.incremental.operations.alerts import Webhook
 from lake_assets.incremental.operations.health import OF_LANDING, Problem
 from lake_assets_tests.incremental.clicks import (

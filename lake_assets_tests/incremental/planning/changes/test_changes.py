@@ -17,7 +17,7 @@ from pyiceberg.expressions import EqualTo
 from pyiceberg.io.pyarrow import schema_to_pyarrow
 
 from lake_assets.base.hours import hour_key, hour_start, parse_hour
-from lake_assets.errors import HistoryCut, SourceReplaced
+from lake_assets.errors import HistoryCut
 from lake_assets.incremental.declaration import RawTable, Source
 from lake_assets.incremental.engine import iceberg
 from lake_assets.incremental.engine.iceberg import hours_present
@@ -304,7 +304,7 @@ def test_a_table_that_was_made_anew_is_refused(catalog: Catalog, events: Table) 
     since = head(events)
     catalog.drop_table("raw.events")
     iceberg.create_raw(catalog, RAW)
-    with pytest.raises(SourceReplaced, match=since.table_uuid):
+    with pytest.raises(HistoryCut, match=since.table_uuid):
         read(iceberg.load(catalog, "raw.events"), since)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import dataclass
 
-from lake_assets.base.grain import Grain
+from lake_assets.base.hours import Grain
 from lake_assets.incremental.declaration import Sequential, Stateful, Stateless
 from lake_assets.incremental.engine.model import PlanningInput
 from lake_assets_tests.incremental.planning.plan.random_inputs import SPAN, START, together, touched_hours

@@ -11,8 +11,7 @@ from typing import Any, Literal
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 
-from lake_assets.base.grain import HOUR, Grain
-from lake_assets.base.hours import HOUR_FORMAT, parse_hour, ranges
+from lake_assets.base.hours import HOUR, HOUR_FORMAT, Grain, parse_hour, ranges
 from lake_assets.incremental.declaration import Sequential, Stateful, Stateless
 from lake_assets.incremental.engine.model import HELD, Committed, HeldHour, Kind, PlanningInput, Waiting
 from lake_assets.incremental.engine.source_changes import FileChange, SnapshotChange, SourceChanges, Watermark

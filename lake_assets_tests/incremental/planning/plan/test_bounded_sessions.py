@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from lake_assets.base.grain import DAY
+from lake_assets.base.hours import DAY
 from lake_assets.incremental.declaration import Mode, Sequential, Stateful, Stateless
 from lake_assets.incremental.engine.model import SessionPlan
 from lake_assets.incremental.engine.planning import plan, plan_rebuild

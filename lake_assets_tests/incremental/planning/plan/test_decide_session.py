@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from lake_assets.base.grain import DAY
+from lake_assets.base.hours import DAY
 from lake_assets.incremental.declaration import Sequential, Stateful, Stateless
 from lake_assets.incremental.engine.model import NoSession, SessionPlan
 from lake_assets.incremental.engine.planning import plan, plan_rebuild

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lake_assets.base.grain import HOUR, Grain
+from lake_assets.base.hours import HOUR, Grain
 from lake_assets.incremental.declaration import Mode, Sequential, Stateful, Stateless
 from lake_assets.incremental.engine.model import MAX_HOURS, NoSession
 from lake_assets.incremental.engine.planning import plan

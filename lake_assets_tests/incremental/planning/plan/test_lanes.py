@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lake_assets.base.grain import HOUR, Grain
+from lake_assets.base.hours import HOUR, Grain
 from lake_assets.incremental.declaration import Defer, Stateless
 from lake_assets.incremental.engine import planning
 from lake_assets.incremental.engine.model import (

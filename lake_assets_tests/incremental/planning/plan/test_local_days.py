@@ -7,8 +7,7 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lake_assets.base.grain import DAY, Grain, days_in
-from lake_assets.base.hours import parse_hour
+from lake_assets.base.hours import DAY, Grain, days_in, parse_hour
 from lake_assets.incremental.declaration import Sequential, Stateful, Stateless
 from lake_assets.incremental.engine.model import (
     Committed,

@@ -5,8 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from lake_assets.base.grain import HOUR, Grain
-from lake_assets.base.hours import hour_key
+from lake_assets.base.hours import HOUR, Grain, hour_key
 from lake_assets.incremental.declaration import Mode, Sequential, Stateful, Stateless
 from lake_assets.incremental.engine.model import (
     MAX_HOURS,

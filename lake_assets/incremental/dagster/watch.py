@@ -1,0 +1,519 @@
+"""What is well, shown while nothing runs: checks of targets, sensors that report them, comparisons with a rebuild, and
+alerts.
+
+The sensors start no runs. They decide from tables at every tick. A cursor records what was reported. An alert counts
+as reported when it was delivered; otherwise the next tick sends it again. A tick that dies after a delivery sends the
+alert twice: an alert is delivered at least once.
+
+A schedule requests a comparison with a rebuild for each target once a day. A run of it changes no table. If the check
+of a target fails, it stays red, and an alert is due, until a later evaluation finds the day's hours equal.
+"""
+
+import json
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, replace
+from datetime import datetime, timedelta
+
+import dagster as dg
+from dagster import RunsFilter
+
+from lake_assets.base.hours import hour_key
+from lake_assets.errors import LakeError
+from lake_assets.incremental.dagster.asset_specs import asset_key
+from lake_assets.incremental.dagster.lake_resource import LakeResource
+from lake_assets.incremental.dagster.sensors import Clock
+from lake_assets.incremental.dagster.session_runs import (
+    FINISHED,
+    SESSION_TAG,
+    describe_attempts,
+    ended_attempts,
+    rest_seconds,
+    retry_remedy,
+)
+from lake_assets.incremental.declaration import Pipeline, Target
+from lake_assets.incremental.engine.engine import Engine
+from lake_assets.incremental.engine.model import NoSession, SessionPlan
+from lake_assets.incremental.operations.alerts import Webhook
+from lake_assets.incremental.operations.health import Freshness, Problem, freshness, health, with_max_delay
+from lake_assets.incremental.operations.inputs import Inputs, TargetInputs
+from lake_assets.incremental.operations.verify import Verification, verify_hours
+
+FRESHNESS = "freshness"
+
+
+def freshness_check(pipeline: Pipeline, target: Target, clock: Clock) -> dg.AssetChecksDefinition:
+    """Return a check that fails when complete-through lags more than `max_delay`.
+
+    It reads table properties and starts no Spark.
+    """
+
+    @dg.asset_check(
+        asset=asset_key(target.table),
+        name=FRESHNESS,
+        description=f"The table is complete at most {target.max_delay} after the end of an hour.",
+    )
+    def check(context: dg.AssetCheckExecutionContext, lake_assets: LakeResource) -> dg.AssetCheckResult:
+        found = freshness(lake_assets.catalog(), pipeline, target, clock())
+        return dg.AssetCheckResult(
+            passed=found.fresh,
+            severity=dg.AssetCheckSeverity.ERROR,
+            description=_description(found),
+            metadata=_metadata(found),
+        )
+
+    return check
+
+
+def freshness_evaluation(found: Freshness) -> dg.AssetCheckEvaluation:
+    """Return an evaluation as an event outside of any run."""
+    return dg.AssetCheckEvaluation(
+        asset_key=asset_key(found.table),
+        check_name=FRESHNESS,
+        passed=found.fresh,
+        severity=dg.AssetCheckSeverity.ERROR,
+        description=_description(found),
+        metadata=_metadata(found),
+    )
+
+
+def failed_evaluation(target: Target, error: LakeError) -> dg.AssetCheckEvaluation:
+    """Return the evaluation of a target whose freshness cannot be computed: it failed."""
+    return dg.AssetCheckEvaluation(
+        asset_key=asset_key(target.table),
+        check_name=FRESHNESS,
+        passed=False,
+        severity=dg.AssetCheckSeverity.ERROR,
+        description=f"{error.problem} {error.remedy}",
+    )
+
+
+def _description(found: Freshness) -> str:
+    return f"{found.what}." if found.fresh else f"{found.what}. {found.remedy}"
+
+
+def _metadata(found: Freshness) -> dict[str, dg.MetadataValue]:
+    through = "none" if found.complete_through is None else hour_key(found.complete_through)
+    minutes = round(found.delay.total_seconds() / 60, 1)
+    return {
+        "complete through": dg.MetadataValue.text(through),
+        "delay (minutes)": dg.MetadataValue.float(minutes),
+    }
+
+
+INTACT = "intact"
+DESCRIPTION = "The next session can be planned, the last one has not failed, and no hour is held back."
+TARGETS_SECONDS = 30
+
+
+def intact_check(pipeline: Pipeline, target: Target, clock: Clock) -> dg.AssetChecksDefinition:
+    """Return a check that fails if a target has a problem. It reads metadata and starts no Spark."""
+
+    @dg.asset_check(
+        asset=asset_key(target.table),
+        name=INTACT,
+        description=DESCRIPTION,
+    )
+    def check(context: dg.AssetCheckExecutionContext, lake_assets: LakeResource) -> dg.AssetCheckResult:
+        problem = _problem(Engine(lake_assets.catalog(), pipeline, clock=clock), target)
+        return dg.AssetCheckResult(
+            passed=problem is None,
+            severity=dg.AssetCheckSeverity.ERROR,
+            description=problem,
+        )
+
+    return check
+
+
+def targets_sensor(pipeline: Pipeline, clock: Clock) -> dg.SensorDefinition:
+    """Return a sensor that evaluates the check of each target, and reports an evaluation when its result changes.
+
+    A target without a problem is evaluated again when something has moved that its evaluation reads.
+    """
+    inputs = TargetInputs(pipeline, pipeline.targets)
+    known: dict[str, tuple[Inputs, str | None]] = {}
+
+    def evaluate(context: dg.SensorEvaluationContext, lake_assets: LakeResource) -> dg.SensorResult:
+        engine = Engine(lake_assets.catalog(), pipeline, clock=clock)
+        reported = json.loads(context.cursor or "{}")
+        moved = inputs.look(engine.catalog)
+        for target in pipeline.targets:
+            if known.get(target.table) != (moved[target.table], None):
+                known[target.table] = (moved[target.table], _problem(engine, target))
+        found = {table: problem for table, (_, problem) in known.items()}
+        events = []
+        for table, problem in found.items():
+            if table not in reported or reported[table] != problem:
+                events.append(_evaluation(table, problem))
+        wrong = sum(problem is not None for problem in found.values())
+        reason = f"{wrong} of {len(found)} targets have a problem."
+        return dg.SensorResult(asset_events=events, cursor=json.dumps(found), skip_reason=reason)
+
+    return dg.SensorDefinition(
+        name="targets_sensor",
+        evaluation_fn=evaluate,
+        asset_selection=[asset_key(target.table) for target in pipeline.targets],
+        minimum_interval_seconds=TARGETS_SECONDS,
+        default_status=dg.DefaultSensorStatus.RUNNING,
+        description="Reports targets that have a problem.",
+    )
+
+
+def _problem(engine: Engine, target: Target) -> str | None:
+    """Return what is wrong with a target and what to do; None if nothing is. Freshness has a check of its own."""
+    errors = [each for each in health(engine, target).problems if each.level == "error" and each.kind != "not_fresh"]
+    return " ".join(f"{problem.what} {problem.remedy}" for problem in errors) or None
+
+
+def _evaluation(table: str, problem: str | None) -> dg.AssetCheckEvaluation:
+    return dg.AssetCheckEvaluation(
+        asset_key=asset_key(table),
+        check_name=INTACT,
+        passed=problem is None,
+        severity=dg.AssetCheckSeverity.ERROR,
+        description=problem,
+    )
+
+
+EQUALS_REBUILD = "equals_rebuild"
+
+
+def check_key(target: Target) -> dg.AssetCheckKey:
+    """Return the key of a target's check."""
+    return dg.AssetCheckKey(asset_key(target.table), EQUALS_REBUILD)
+
+
+def day_number(now: datetime) -> int:
+    """Return the number of a day, which chooses the hours that are compared on it."""
+    return now.date().toordinal()
+
+
+def verification_check(pipeline: Pipeline, target: Target, clock: Clock, hours: int) -> dg.AssetChecksDefinition:
+    """Return the check of a target. `hours`: most hours that it compares on a day."""
+
+    @dg.asset_check(
+        asset=asset_key(target.table),
+        name=EQUALS_REBUILD,
+        description=f"Some hours a day, at most {hours}, equal a rebuild from the sources. All hours come round.",
+    )
+    def check(context: dg.AssetCheckExecutionContext, lake_assets: LakeResource) -> dg.AssetCheckResult:
+        engine = Engine(
+            lake_assets.catalog(),
+            pipeline,
+            clock=clock,
+            spark=lambda: lake_assets.spark_session,
+        )
+        try:
+            found = verify_hours(engine, target, day=day_number(clock()), limit=hours)
+        except LakeError as error:
+            return dg.AssetCheckResult(passed=False, description=f"{error.problem} {error.remedy}")
+        return _result(found)
+
+    return check
+
+
+def verification_problem(instance: dg.DagsterInstance, target: Target) -> Problem | None:
+    """Return the problem of a target whose newest evaluation failed; None if it passed or there is none."""
+    record = instance.get_latest_asset_check_evaluation_record(check_key(target))
+    event = record.event.dagster_event if record and record.event else None
+    if event is None or event.asset_check_evaluation_data.passed:
+        return None
+    what = event.asset_check_evaluation_data.description or f"{target.table} could not be compared with a rebuild."
+    return Problem(
+        target=target.table,
+        kind="not_equal",
+        what=what,
+        remedy=f"Compare again with `lake verify {target.name}` when it is repaired.",
+        run_id=record.run_id if record else None,
+    )
+
+
+def _result(found: Verification) -> dg.AssetCheckResult:
+    lines = "\n".join(f"- {line}" for line in found.left_out) or "none"
+    return dg.AssetCheckResult(
+        passed=found.equal,
+        severity=dg.AssetCheckSeverity.ERROR,
+        description=" ".join(filter(None, (found.what, found.remedy, found.note))),
+        metadata={
+            "hours compared": len(found.compared),
+            "hours that differ": len(found.differing),
+            "rows": found.rows,
+            "rows rebuilt": found.rows_rebuilt,
+            "seconds": round(found.seconds, 2),
+            "left out": dg.MetadataValue.md(lines),
+        },
+    )
+
+
+def verification_schedule(checks: Sequence[dg.AssetChecksDefinition], cron: str) -> dg.ScheduleDefinition:
+    """Return the schedule that requests one run for each check; `cron` is in UTC."""
+
+    def evaluate(context: dg.ScheduleEvaluationContext) -> Iterator[dg.RunRequest]:
+        tick = f"{context.scheduled_execution_time:%Y-%m-%dT%H:%M}"
+        for check in checks:
+            for key in check.check_keys:
+                yield dg.RunRequest(f"{tick}:{key.to_user_string()}", asset_selection=[], asset_check_keys=[key])
+
+    return dg.ScheduleDefinition(
+        name="verification_schedule",
+        target=dg.AssetSelection.checks(*checks),
+        execution_fn=evaluate,
+        cron_schedule=cron,
+        execution_timezone="UTC",
+        default_status=dg.DefaultScheduleStatus.RUNNING,
+        description="Compares some hours of every target with a rebuild from its sources. Changes nothing.",
+    )
+
+
+def verification_definitions(pipeline: Pipeline, *, clock: Clock, hours: int, cron: str) -> dg.Definitions:
+    """Return the checks of a pipeline's targets and their schedule; nothing for a pipeline without targets.
+
+    Args:
+        pipeline: Declares the targets.
+        clock: The present moment; its day chooses the hours.
+        hours: Most hours of a target that a day compares.
+        cron: When the checks run, in UTC.
+    """
+    checks = [verification_check(pipeline, target, clock, hours) for target in pipeline.targets]
+    if not checks:
+        return dg.Definitions()
+    return dg.Definitions(asset_checks=checks, schedules=[verification_schedule(checks, cron)])
+
+
+TICK_SECONDS = 30
+
+OVER = "Nothing is to be done: this is over."
+"""The remedy of a problem that is over."""
+
+CALM = timedelta(minutes=15)
+"""How long a target without a problem is not looked at for alerts if nothing has moved."""
+
+
+def freshness_sensor(pipeline: Pipeline, clock: Clock) -> dg.SensorDefinition:
+    """Return a sensor that evaluates each target with a `max_delay`.
+
+    It reports an evaluation when the result changes, and once an hour.
+    """
+
+    def evaluate(context: dg.SensorEvaluationContext, lake_assets: LakeResource) -> dg.SensorResult:
+        catalog = lake_assets.catalog()
+        now = clock()
+        reported = json.loads(context.cursor or "{}")
+        evaluated: dict[str, list[object]] = {}
+        events: list[dg.AssetCheckEvaluation] = []
+        for target in with_max_delay(pipeline):
+            try:
+                evaluation = freshness_evaluation(freshness(catalog, pipeline, target, now))
+            except LakeError as error:  # a problem of this target; the others are evaluated all the same
+                evaluation = failed_evaluation(target, error)
+            mark = [evaluation.passed, f"{now:%Y-%m-%d %H}"]
+            if reported.get(target.table) != mark:
+                events.append(evaluation)
+            evaluated[target.table] = mark
+        reason = f"Reported {len(events)} freshness checks." if events else "The freshness of no target changed."
+        return dg.SensorResult(asset_events=events, cursor=json.dumps(evaluated), skip_reason=reason)
+
+    return dg.SensorDefinition(
+        name="freshness_sensor",
+        evaluation_fn=evaluate,
+        asset_selection=[asset_key(target.table) for target in with_max_delay(pipeline)],
+        minimum_interval_seconds=TICK_SECONDS,
+        default_status=dg.DefaultSensorStatus.RUNNING,
+        description="Evaluates the freshness checks, so that a late target turns red while nothing runs.",
+    )
+
+
+Elsewhere = Mapping[tuple[str, ...], Callable[[], Iterable[Problem]]]
+"""Kinds of problems → returns those of landing, or of served tables. It raises `LakeError` if nobody can tell."""
+
+NOWHERE: Elsewhere = {}
+
+
+def alerts_sensor(
+    pipeline: Pipeline, webhook: Webhook, clock: Clock, elsewhere: Elsewhere = NOWHERE
+) -> dg.SensorDefinition:
+    """Return a sensor that sends each problem once, and once that it is over.
+
+    `alerts` lists the problems of targets, and `elsewhere` those of landing and of served tables.
+    """
+    calm = CalmTargets(pipeline)
+
+    def evaluate(context: dg.SensorEvaluationContext, lake_assets: LakeResource) -> dg.SensorResult:
+        engine = Engine(lake_assets.catalog(), pipeline, clock=clock)
+        due = {problem.key: problem for problem in alerts(engine, context.instance, calm)}
+        reported = _reported(context.cursor)
+        for kinds, find in elsewhere.items():
+            try:
+                due |= {problem.key: problem for problem in find() if problem.level == "error"}
+            except LakeError:  # nobody knows what is over
+                due |= {key: problem for key, problem in reported.items() if problem.kind in kinds}
+        unsent = {key: problem for key, problem in due.items() if key not in reported}
+        # Of a target that cannot be planned nobody knows what else is over.
+        unknown = {problem.target for problem in due.values() if problem.kind == "cannot_plan"}
+        over = {
+            key: problem
+            for key, problem in reported.items()
+            if key not in due and (problem.target not in unknown or problem.kind == "cannot_plan")
+        }
+        before = len(reported) - len(over)
+        sent = set(_deliver(webhook, unsent, over))
+        kept = {key: problem for key, problem in reported.items() if key not in sent}
+        kept |= {key: problem for key, problem in unsent.items() if key in sent}
+        remaining = len(unsent) + len(over) - len(sent)
+        reason = f"Alerts: {len(sent)} sent, {remaining} still to be sent, {before} sent before."
+        cursor = json.dumps({key: asdict(problem) for key, problem in sorted(kept.items())})
+        return dg.SensorResult(cursor=cursor, skip_reason=reason)
+
+    return dg.SensorDefinition(
+        name="alerts_sensor",
+        evaluation_fn=evaluate,
+        asset_selection=[asset_key(target.table) for target in pipeline.targets],
+        minimum_interval_seconds=TICK_SECONDS,
+        default_status=dg.DefaultSensorStatus.RUNNING,
+        description="Sends alerts to LAKE_ALERT_WEBHOOK.",
+    )
+
+
+def _reported(cursor: str | None) -> dict[str, Problem]:
+    """Return the problems that were sent and are not known to be over. The version before has stored their keys."""
+    stored = json.loads(cursor or "{}")
+    if isinstance(stored, dict):
+        return {key: Problem(**problem) for key, problem in stored.items()}
+    found = {}
+    for key in stored:
+        target, kind, session_id = key.split("|", 2)
+        what = f"{target}: a problem was reported before."
+        found[key] = Problem(target, kind, what, "", None if session_id == "None" else session_id)
+    return found
+
+
+def _deliver(webhook: Webhook, due: Mapping[str, Problem], over: Mapping[str, Problem]) -> Iterator[str]:
+    """Send problems, and which of them are over; yield the keys of those that need not be sent again.
+
+    A tick has a minute: if the receiver does not answer, the rest waits for the next tick.
+    """
+    for key, problem in due.items():
+        answer = webhook.send(problem)
+        if answer == "taken":
+            yield key
+        if answer == "absent":
+            return
+    for key, problem in over.items():
+        answer = webhook.send(replace(problem, remedy=OVER), state="over")
+        if answer == "absent":
+            return
+        yield key
+
+
+class CalmTargets:
+    """Remembers the targets without a problem of their tables, until something has moved or their time is over."""
+
+    def __init__(self, pipeline: Pipeline) -> None:
+        self._inputs = TargetInputs(pipeline, pipeline.targets)
+        self._moved: Mapping[str, Inputs] = {}
+        self._until: dict[str, tuple[Inputs, datetime]] = {}
+
+    def look(self, engine: Engine) -> None:
+        """Look at what has moved."""
+        self._moved = self._inputs.look(engine.catalog)
+
+    def is_calm(self, target: Target, now: datetime) -> bool:
+        """Return whether a target has no problem, as far as tables and the time tell."""
+        inputs, until = self._until.get(target.table, (None, now))
+        return inputs == self._moved.get(target.table) and now < until
+
+    def note(self, target: Target, until: datetime) -> None:
+        """Note that a target has no problem up to a moment, if nothing moves."""
+        self._until[target.table] = (self._moved[target.table], until)
+
+    def forget(self, target: Target) -> None:
+        """Note that a target may have a problem at any time."""
+        self._until.pop(target.table, None)
+
+
+def alerts(engine: Engine, instance: dg.DagsterInstance, calm: CalmTargets | None = None) -> Iterator[Problem]:
+    """Yield all present problems of which an alert is sent, target by target.
+
+    These are the errors of `operations.health`, and what only Dagster knows: sessions without attempts left, and
+    targets that differ from a rebuild. For a session that failed, an alert is sent when no attempt is left.
+
+    Args:
+        engine: Decides.
+        instance: Has the runs and the evaluations of checks.
+        calm: The targets that had no problem at an earlier call; None to look at all.
+    """
+    calm = calm or CalmTargets(engine.pipeline)
+    calm.look(engine)
+    for target in engine.pipeline.targets:
+        if not calm.is_calm(target, engine.clock()):
+            yield from _table_problems(engine, target, instance, calm)
+        differs = verification_problem(instance, target)
+        if differs is not None:
+            yield differs
+
+
+def _table_problems(
+    engine: Engine, target: Target, instance: dg.DagsterInstance, calm: CalmTargets
+) -> Iterator[Problem]:
+    """Yield the problems that tables, runs and the time tell; note the target as calm if it has none."""
+    calm.forget(target)
+    found = health(engine, target)
+    due = [each for each in found.problems if each.level == "error" and each.kind != "session_failed"]
+    if isinstance(found.decision, SessionPlan):
+        due += _without_attempts(engine, target, found.decision, instance)
+    yield from due
+    if not due and isinstance(found.decision, NoSession):
+        now = engine.clock()
+        fresh = None
+        if target.max_delay is not None:
+            fresh = freshness(engine.catalog, engine.pipeline, target, now)
+        calm.note(target, now + _calm_time(fresh))
+
+
+def _calm_time(fresh: Freshness | None) -> timedelta:
+    """Return how long a target without a problem stays without one by the clock alone."""
+    return CALM if fresh is None else min(CALM, fresh.max_delay - fresh.delay)
+
+
+def _without_attempts(
+    engine: Engine, target: Target, plan: SessionPlan, instance: dg.DagsterInstance
+) -> Iterator[Problem]:
+    """Yield a problem if the session that is due has no attempts left."""
+    attempts = ended_attempts(instance, plan.session_id)
+    now = engine.clock().timestamp()
+    if rest_seconds(attempts, target.code_version, now) is None:
+        yield Problem(
+            target=target.table,
+            kind="session_failed",
+            what=f"{describe_attempts(plan, attempts)}.",
+            remedy=retry_remedy(target),
+            session_id=plan.session_id,
+            run_id=_last_run(instance, plan.session_id),
+        )
+
+
+def _last_run(instance: dg.DagsterInstance, session_id: str) -> str | None:
+    of_session = RunsFilter(tags={SESSION_TAG: session_id}, statuses=FINISHED)
+    records = instance.get_run_records(of_session, limit=1)
+    return records[0].dagster_run.run_id if records else None
+
+
+def watch_definitions(
+    pipeline: Pipeline, *, clock: Clock, webhook: Webhook | None, elsewhere: Elsewhere = NOWHERE
+) -> dg.Definitions:
+    """Return the checks that a sensor reports while nothing runs, and alerts if there is a webhook.
+
+    Each target has a check of its table; a target with a `max_delay` also has one of its freshness.
+
+    A sensor needs an asset, so a pipeline without targets has no sensors.
+    """
+    with_checks = with_max_delay(pipeline)
+    sensors = []
+    if pipeline.targets:
+        sensors.append(targets_sensor(pipeline, clock))
+    if with_checks:
+        sensors.append(freshness_sensor(pipeline, clock))
+    if webhook and pipeline.targets:
+        sensors.append(alerts_sensor(pipeline, webhook, clock, elsewhere))
+    checks = [intact_check(pipeline, target, clock) for target in pipeline.targets]
+    checks += [freshness_check(pipeline, target, clock) for target in with_checks]
+    return dg.Definitions(asset_checks=checks, sensors=sensors)

@@ -1,1 +1,0 @@
-"""How much memory the services take, and how many runs fit beside them. Pure, but for `machine.py`."""
