@@ -38,90 +38,103 @@ from lake_assets.incremental.operations.health import Freshness, Problem, freshn
 from lake_assets.incremental.operations.inputs import Inputs, TargetInputs
 from lake_assets.incremental.operations.verify import Verification, verify_hours
 
-FRESHNESS = "freshness"
+FRESHNESS, INTACT = "freshness", "intact"
+TICK_SECONDS = 30
 
 
-def freshness_check(pipeline: Pipeline, target: Target, clock: Clock) -> dg.AssetChecksDefinition:
-    """Return a check that fails when complete-through lags more than `max_delay`.
+def check_definitions(pipeline: Pipeline, clock: Clock) -> list[dg.AssetChecksDefinition]:
+    """Return the checks that sensors report, to be run on demand. They read metadata and start no Spark.
 
-    It reads table properties and starts no Spark.
+    `intact` of each target fails if it has a problem; `freshness` of each with a `max_delay`, if complete-through lags
+    more than that, or if nobody can tell.
     """
 
-    @dg.asset_check(
-        asset=asset_key(target.table),
-        name=FRESHNESS,
-        description=f"The table is complete at most {target.max_delay} after the end of an hour.",
-    )
-    def check(context: dg.AssetCheckExecutionContext, lake_assets: LakeResource) -> dg.AssetCheckResult:
-        found = freshness(lake_assets.catalog(), pipeline, target, clock())
-        return dg.AssetCheckResult(
-            passed=found.fresh,
-            severity=dg.AssetCheckSeverity.ERROR,
-            description=_description(found),
-            metadata=_metadata(found),
-        )
+    def defined(target: Target, name: str, description: str, evaluate: Evaluate) -> dg.AssetChecksDefinition:
+        @dg.asset_check(asset=asset_key(target.table), name=name, description=description)
+        def check(lake_assets: LakeResource) -> dg.AssetCheckResult:
+            found = evaluate(Engine(lake_assets.catalog(), pipeline, clock=clock), target)
+            return dg.AssetCheckResult(
+                passed=found.passed, severity=found.severity, description=found.description, metadata=found.metadata
+            )
 
-    return check
+        return check
 
-
-def freshness_evaluation(found: Freshness) -> dg.AssetCheckEvaluation:
-    """Return an evaluation as an event outside of any run."""
-    return dg.AssetCheckEvaluation(
-        asset_key=asset_key(found.table),
-        check_name=FRESHNESS,
-        passed=found.fresh,
-        severity=dg.AssetCheckSeverity.ERROR,
-        description=_description(found),
-        metadata=_metadata(found),
-    )
+    well = "The next session can be planned, the last one has not failed, and no hour is held back."
+    fresh = "The table is complete at most {} after the end of an hour."
+    return [
+        *(defined(target, INTACT, well, intact_evaluation) for target in pipeline.targets),
+        *(
+            defined(target, FRESHNESS, fresh.format(target.max_delay), freshness_evaluation)
+            for target in with_max_delay(pipeline)
+        ),
+    ]
 
 
-def failed_evaluation(target: Target, error: LakeError) -> dg.AssetCheckEvaluation:
-    """Return the evaluation of a target whose freshness cannot be computed: it failed."""
+Evaluate = Callable[[Engine, Target], dg.AssetCheckEvaluation]
+"""Evaluates a check of a target, as an event outside of any run."""
+
+
+def intact_evaluation(engine: Engine, target: Target) -> dg.AssetCheckEvaluation:
+    """Return whether a target is well, and what to do if it is not. Freshness has a check of its own."""
+    errors = [each for each in health(engine, target).problems if each.level == "error" and each.kind != "not_fresh"]
+    text = " ".join(f"{problem.what} {problem.remedy}" for problem in errors) or None
+    return _evaluation(target, INTACT, text, passed=text is None)
+
+
+def freshness_evaluation(engine: Engine, target: Target) -> dg.AssetCheckEvaluation:
+    """Return how fresh a target is. The check fails if nobody can tell."""
+    try:
+        found = freshness(engine.catalog, engine.pipeline, target, engine.clock())
+    except LakeError as error:  # a problem of this target; the others are evaluated all the same
+        return _evaluation(target, FRESHNESS, f"{error.problem} {error.remedy}", passed=False)
+    through = "none" if found.complete_through is None else hour_key(found.complete_through)
+    metadata = {
+        "complete through": dg.MetadataValue.text(through),
+        "delay (minutes)": dg.MetadataValue.float(round(found.delay.total_seconds() / 60, 1)),
+    }
+    text = f"{found.what}." if found.fresh else f"{found.what}. {found.remedy}"
+    return _evaluation(target, FRESHNESS, text, passed=found.fresh, metadata=metadata)
+
+
+def _evaluation(
+    target: Target,
+    check: str,
+    description: str | None,
+    *,
+    passed: bool,
+    metadata: Mapping[str, dg.MetadataValue] | None = None,
+) -> dg.AssetCheckEvaluation:
     return dg.AssetCheckEvaluation(
         asset_key=asset_key(target.table),
-        check_name=FRESHNESS,
-        passed=False,
+        check_name=check,
+        passed=passed,
         severity=dg.AssetCheckSeverity.ERROR,
-        description=f"{error.problem} {error.remedy}",
+        description=description,
+        metadata=metadata,
     )
 
 
-def _description(found: Freshness) -> str:
-    return f"{found.what}." if found.fresh else f"{found.what}. {found.remedy}"
+def _sensor(
+    name: str,
+    targets: Sequence[Target],
+    evaluate: Callable[[dg.SensorEvaluationContext, Engine], dg.SensorResult],
+    pipeline: Pipeline,
+    clock: Clock,
+    description: str,
+) -> dg.SensorDefinition:
+    """Return a sensor that starts no runs. `evaluate` gets its context and an engine without Spark."""
 
+    def evaluation(context: dg.SensorEvaluationContext, lake_assets: LakeResource) -> dg.SensorResult:
+        return evaluate(context, Engine(lake_assets.catalog(), pipeline, clock=clock))
 
-def _metadata(found: Freshness) -> dict[str, dg.MetadataValue]:
-    through = "none" if found.complete_through is None else hour_key(found.complete_through)
-    minutes = round(found.delay.total_seconds() / 60, 1)
-    return {
-        "complete through": dg.MetadataValue.text(through),
-        "delay (minutes)": dg.MetadataValue.float(minutes),
-    }
-
-
-INTACT = "intact"
-DESCRIPTION = "The next session can be planned, the last one has not failed, and no hour is held back."
-TARGETS_SECONDS = 30
-
-
-def intact_check(pipeline: Pipeline, target: Target, clock: Clock) -> dg.AssetChecksDefinition:
-    """Return a check that fails if a target has a problem. It reads metadata and starts no Spark."""
-
-    @dg.asset_check(
-        asset=asset_key(target.table),
-        name=INTACT,
-        description=DESCRIPTION,
+    return dg.SensorDefinition(
+        name=name,
+        evaluation_fn=evaluation,
+        asset_selection=[asset_key(target.table) for target in targets],
+        minimum_interval_seconds=TICK_SECONDS,
+        default_status=dg.DefaultSensorStatus.RUNNING,
+        description=description,
     )
-    def check(context: dg.AssetCheckExecutionContext, lake_assets: LakeResource) -> dg.AssetCheckResult:
-        problem = _problem(Engine(lake_assets.catalog(), pipeline, clock=clock), target)
-        return dg.AssetCheckResult(
-            passed=problem is None,
-            severity=dg.AssetCheckSeverity.ERROR,
-            description=problem,
-        )
-
-    return check
 
 
 def targets_sensor(pipeline: Pipeline, clock: Clock) -> dg.SensorDefinition:
@@ -130,48 +143,26 @@ def targets_sensor(pipeline: Pipeline, clock: Clock) -> dg.SensorDefinition:
     A target without a problem is evaluated again when something has moved that its evaluation reads.
     """
     inputs = TargetInputs(pipeline, pipeline.targets)
-    known: dict[str, tuple[Inputs, str | None]] = {}
+    known: dict[str, tuple[Inputs, dg.AssetCheckEvaluation]] = {}
 
-    def evaluate(context: dg.SensorEvaluationContext, lake_assets: LakeResource) -> dg.SensorResult:
-        engine = Engine(lake_assets.catalog(), pipeline, clock=clock)
+    def evaluate(context: dg.SensorEvaluationContext, engine: Engine) -> dg.SensorResult:
         reported = json.loads(context.cursor or "{}")
         moved = inputs.look(engine.catalog)
         for target in pipeline.targets:
-            if known.get(target.table) != (moved[target.table], None):
-                known[target.table] = (moved[target.table], _problem(engine, target))
-        found = {table: problem for table, (_, problem) in known.items()}
-        events = []
-        for table, problem in found.items():
-            if table not in reported or reported[table] != problem:
-                events.append(_evaluation(table, problem))
+            at, last = known.get(target.table, (None, None))
+            if last is None or not last.passed or at != moved[target.table]:
+                known[target.table] = (moved[target.table], intact_evaluation(engine, target))
+        found = {table: last.description for table, (_, last) in known.items()}
+        changed = [table for table in found if table not in reported or reported[table] != found[table]]
         wrong = sum(problem is not None for problem in found.values())
-        reason = f"{wrong} of {len(found)} targets have a problem."
-        return dg.SensorResult(asset_events=events, cursor=json.dumps(found), skip_reason=reason)
+        return dg.SensorResult(
+            asset_events=[known[table][1] for table in changed],
+            cursor=json.dumps(found),
+            skip_reason=f"{wrong} of {len(found)} targets have a problem.",
+        )
 
-    return dg.SensorDefinition(
-        name="targets_sensor",
-        evaluation_fn=evaluate,
-        asset_selection=[asset_key(target.table) for target in pipeline.targets],
-        minimum_interval_seconds=TARGETS_SECONDS,
-        default_status=dg.DefaultSensorStatus.RUNNING,
-        description="Reports targets that have a problem.",
-    )
-
-
-def _problem(engine: Engine, target: Target) -> str | None:
-    """Return what is wrong with a target and what to do; None if nothing is. Freshness has a check of its own."""
-    errors = [each for each in health(engine, target).problems if each.level == "error" and each.kind != "not_fresh"]
-    return " ".join(f"{problem.what} {problem.remedy}" for problem in errors) or None
-
-
-def _evaluation(table: str, problem: str | None) -> dg.AssetCheckEvaluation:
-    return dg.AssetCheckEvaluation(
-        asset_key=asset_key(table),
-        check_name=INTACT,
-        passed=problem is None,
-        severity=dg.AssetCheckSeverity.ERROR,
-        description=problem,
-    )
+    description = "Reports targets that have a problem."
+    return _sensor("targets_sensor", pipeline.targets, evaluate, pipeline, clock, description)
 
 
 EQUALS_REBUILD = "equals_rebuild"
@@ -279,8 +270,6 @@ def verification_definitions(pipeline: Pipeline, *, clock: Clock, hours: int, cr
     return dg.Definitions(asset_checks=checks, schedules=[verification_schedule(checks, cron)])
 
 
-TICK_SECONDS = 30
-
 OVER = "Nothing is to be done: this is over."
 """The remedy of a problem that is over."""
 
@@ -294,32 +283,16 @@ def freshness_sensor(pipeline: Pipeline, clock: Clock) -> dg.SensorDefinition:
     It reports an evaluation when the result changes, and once an hour.
     """
 
-    def evaluate(context: dg.SensorEvaluationContext, lake_assets: LakeResource) -> dg.SensorResult:
-        catalog = lake_assets.catalog()
-        now = clock()
+    def evaluate(context: dg.SensorEvaluationContext, engine: Engine) -> dg.SensorResult:
         reported = json.loads(context.cursor or "{}")
-        evaluated: dict[str, list[object]] = {}
-        events: list[dg.AssetCheckEvaluation] = []
-        for target in with_max_delay(pipeline):
-            try:
-                evaluation = freshness_evaluation(freshness(catalog, pipeline, target, now))
-            except LakeError as error:  # a problem of this target; the others are evaluated all the same
-                evaluation = failed_evaluation(target, error)
-            mark = [evaluation.passed, f"{now:%Y-%m-%d %H}"]
-            if reported.get(target.table) != mark:
-                events.append(evaluation)
-            evaluated[target.table] = mark
+        found = {target.table: freshness_evaluation(engine, target) for target in with_max_delay(pipeline)}
+        marks = {table: [each.passed, f"{engine.clock():%Y-%m-%d %H}"] for table, each in found.items()}
+        events = [each for table, each in found.items() if reported.get(table) != marks[table]]
         reason = f"Reported {len(events)} freshness checks." if events else "The freshness of no target changed."
-        return dg.SensorResult(asset_events=events, cursor=json.dumps(evaluated), skip_reason=reason)
+        return dg.SensorResult(asset_events=events, cursor=json.dumps(marks), skip_reason=reason)
 
-    return dg.SensorDefinition(
-        name="freshness_sensor",
-        evaluation_fn=evaluate,
-        asset_selection=[asset_key(target.table) for target in with_max_delay(pipeline)],
-        minimum_interval_seconds=TICK_SECONDS,
-        default_status=dg.DefaultSensorStatus.RUNNING,
-        description="Evaluates the freshness checks, so that a late target turns red while nothing runs.",
-    )
+    description = "Evaluates the freshness checks, so that a late target turns red while nothing runs."
+    return _sensor("freshness_sensor", with_max_delay(pipeline), evaluate, pipeline, clock, description)
 
 
 Elsewhere = Mapping[tuple[str, ...], Callable[[], Iterable[Problem]]]
@@ -337,8 +310,7 @@ def alerts_sensor(
     """
     calm = CalmTargets(pipeline)
 
-    def evaluate(context: dg.SensorEvaluationContext, lake_assets: LakeResource) -> dg.SensorResult:
-        engine = Engine(lake_assets.catalog(), pipeline, clock=clock)
+    def evaluate(context: dg.SensorEvaluationContext, engine: Engine) -> dg.SensorResult:
         due = {problem.key: problem for problem in alerts(engine, context.instance, calm)}
         reported = _reported(context.cursor)
         for kinds, find in elsewhere.items():
@@ -363,14 +335,8 @@ def alerts_sensor(
         cursor = json.dumps({key: asdict(problem) for key, problem in sorted(kept.items())})
         return dg.SensorResult(cursor=cursor, skip_reason=reason)
 
-    return dg.SensorDefinition(
-        name="alerts_sensor",
-        evaluation_fn=evaluate,
-        asset_selection=[asset_key(target.table) for target in pipeline.targets],
-        minimum_interval_seconds=TICK_SECONDS,
-        default_status=dg.DefaultSensorStatus.RUNNING,
-        description="Sends alerts to LAKE_ALERT_WEBHOOK.",
-    )
+    description = "Sends alerts to LAKE_ALERT_WEBHOOK."
+    return _sensor("alerts_sensor", pipeline.targets, evaluate, pipeline, clock, description)
 
 
 def _reported(cursor: str | None) -> dict[str, Problem]:
@@ -506,14 +472,11 @@ def watch_definitions(
 
     A sensor needs an asset, so a pipeline without targets has no sensors.
     """
-    with_checks = with_max_delay(pipeline)
     sensors = []
     if pipeline.targets:
         sensors.append(targets_sensor(pipeline, clock))
-    if with_checks:
+    if with_max_delay(pipeline):
         sensors.append(freshness_sensor(pipeline, clock))
     if webhook and pipeline.targets:
         sensors.append(alerts_sensor(pipeline, webhook, clock, elsewhere))
-    checks = [intact_check(pipeline, target, clock) for target in pipeline.targets]
-    checks += [freshness_check(pipeline, target, clock) for target in with_checks]
-    return dg.Definitions(asset_checks=checks, sensors=sensors)
+    return dg.Definitions(asset_checks=check_definitions(pipeline, clock), sensors=sensors)
