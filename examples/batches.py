@@ -15,8 +15,7 @@ import pandas as pd
 
 from examples.comparison import compare
 from lake_assets.base.hours import hour_key, hour_of, hour_start, parse_hour
-from lake_assets.incremental.engine.engine import catch_up
-from lake_assets.incremental.engine.engine import Engine
+from lake_assets.incremental.engine.engine import Engine, catch_up
 from lake_assets.incremental.engine.iceberg import COMPLETE_THROUGH, load
 
 if TYPE_CHECKING:
