@@ -7,12 +7,14 @@ import inspect
 import subprocess
 import sys
 import tomllib
+from pathlib import Path
 
 import pytest
 
 import lake_assets
 from lake_assets import JobCoordinator, Lake
-from lake_assets.settings import PROJECT
+
+PROJECT = Path(__file__).parents[1]
 
 NAMES = """
 ChangesExpired Defer IncrementalTable JobCoordinator Lake LakeError LakeIOManager Pipeline RawTable Rule Sequential

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 
-from lake_assets.settings import PROJECT
+PROJECT = Path(__file__).parents[1]
 
 
 def test_every_module_and_test_that_the_page_of_designs_names_exists() -> None:

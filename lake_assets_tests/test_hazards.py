@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import ast
+from pathlib import Path
 
-from lake_assets.settings import PROJECT
+PROJECT = Path(__file__).parents[1]
 
 
 def test_every_hazard_on_the_page_has_a_test_with_its_id() -> None:

@@ -1,8 +1,7 @@
-"""The table of the README, through the command line alone."""
+"""The table of the README with other keys and times. Its ten minutes are played by test_readme.py."""
 
 from __future__ import annotations
 
-from decimal import Decimal
 from typing import Any
 
 from lake_assets_tests.doors.lake_door import LakeDoor
@@ -38,19 +37,6 @@ p3,a2,7.50,2026-01-01T02:05:00Z
 LATE = """payment_id,account_id,amount,event_ts
 p4,a1,3.00,2026-01-01T00:05:00Z
 """
-
-
-def test_the_table_of_the_readme(lake: LakeDoor) -> None:
-    lake.declare(PAYMENT_FACT)
-    lake("init")
-    lake.land("raw.payments", PAYMENTS, through="2026-01-01-02:00")
-    lake("catch-up")
-    amounts = {row["payment_id"]: row["amount"] for row in lake.rows("core.payment_fact")}
-    assert amounts == {"p1": Decimal("10.00"), "p3": Decimal("7.50")}
-    assert lake.values("etl.quarantine", "reason") == ["amount is negative"]
-    lake.land("raw.payments", LATE)
-    lake("catch-up")
-    assert lake.values("core.payment_fact", "payment_id") == ["p1", "p3", "p4"]
 
 
 def test_rows_that_land_twice_count_once_whatever_the_key_and_time_of_the_target(lake: LakeDoor) -> None:
