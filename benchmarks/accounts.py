@@ -26,12 +26,13 @@ from typing import TYPE_CHECKING
 
 import psutil
 
+from benchmarks.arrival_figures import measure
 from benchmarks.event_log import CPU, RUN, Span, logged, task_seconds
 from benchmarks.processes import spark_server
 from lake_assets.base.hours import HOUR
 from lake_assets.connections.catalog import open_catalog
 from lake_assets.connections.spark import open_spark
-from lake_assets.demo.membership_simulator import Arrival, Outage, Population, Simulation, generate, land, measure
+from lake_assets.demo.membership_simulator import Arrival, Outage, Population, Simulation, generate, land
 from lake_assets.incremental.declaration import Sequential
 from lake_assets.incremental.engine.engine import Engine
 from lake_assets.incremental.engine.model import SessionReport

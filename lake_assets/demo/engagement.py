@@ -18,8 +18,19 @@ from lake_assets.connections.spark import open_spark
 from lake_assets.coordination import zookeeper_client
 from lake_assets.coordination.registry import Registry, decode_turn
 from lake_assets.demo import home as services
-from lake_assets.demo.engagement_simulator import Message, Simulation, batches, generate, org_names, send
-from lake_assets.demo.engagement_simulator.replay import Person, erasure, flawed, replay, without_unmatched
+from lake_assets.demo.engagement_simulator import (
+    Message,
+    Person,
+    Simulation,
+    batches,
+    erasure,
+    flawed,
+    generate,
+    org_names,
+    replay,
+    send,
+    without_unmatched,
+)
 from lake_assets.demo.home import PATIENCE_ON_SERVERS, START, console, headline, play_on_services, prepare_home
 from lake_assets.demo.stage import runs_by_job
 from lake_assets.engagement.erasure.certificate import certify

@@ -10,9 +10,7 @@ from typing import Any
 
 import pytest
 
-from lake_assets.demo.engagement_simulator import Simulation, flaws, generate, org_names
-from lake_assets.demo.engagement_simulator.activity import KINDS, OUTCOMES
-from lake_assets.demo.engagement_simulator.flaws import encode
+from lake_assets.demo.engagement_simulator import KINDS, OUTCOMES, Simulation, encode, flaws, generate, org_names
 from lake_assets.engagement.model.lake import STREAMS, EngagementLake, StreamName
 from lake_assets.engagement.model.lakes import EMAIL_EVENT, LAKES
 from lake_assets.engagement.model.messages import Format, ingestion_format, mutation_format

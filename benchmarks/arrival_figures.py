@@ -8,9 +8,14 @@ from dataclasses import dataclass
 import numpy as np
 
 from lake_assets.base.hours import HOUR_MICROSECONDS
-from lake_assets.demo.membership_simulator.batches import CompleteThrough, Landing, good_moments, microseconds
-from lake_assets.demo.membership_simulator.model import HOUR_MINUTES
-from lake_assets.demo.membership_simulator.population import Floats
+from lake_assets.demo.membership_simulator import (
+    HOUR_MINUTES,
+    CompleteThrough,
+    Floats,
+    Landing,
+    good_moments,
+    microseconds,
+)
 from lake_assets.incremental.declaration import RawTable
 from lake_assets.membership.raw import RAW
 

@@ -1,0 +1,1262 @@
+"""A simulated membership business, and how its events reach the raw tables: late, twice, out of order, with gaps.
+
+Everything is a function of one `Simulation`: the same value gives the same bytes, whatever was generated before. In
+order: what happens, a quarter of an hour at a time; the model of delays; a landing as rows of the raw tables, some of
+them bad on purpose; events between the moment they happen and their landing; landings made by hand, of the worked
+example; landings as messages for Kafka, with their heartbeats; and landings written to the raw tables through Spark.
+All but the last is pure.
+
+Time advances in steps of a quarter of an hour. In a step an account has at most one random event, and also what
+follows at once or was due; so one hour can hold several events of an account. Some events are inconsistent on purpose:
+plan changes and cancels of people who never signed up or have left, and signups of members. Moments are whole
+milliseconds.
+
+Each row becomes known after its own delay, and lands with the first landing at or after that moment. The delay is
+
+- prompt, for all rows except a share of `tail`: log-normal, median `prompt_minutes`, at most `grace_minutes`;
+- or of the heavy tail: log-normal, median `tail_hours`, sigma `tail_sigma`, at most `longest_hours`.
+
+The first landing at least `grace_minutes` after the end of an hour declares the hour complete. So a row is late only
+because of the tail, a stall or a second delivery. During an outage nothing of a source lands and its complete-through
+stands still; afterwards all of it lands at once. During a stall a part of the clients is cut off: complete-through
+advances, and their rows are late.
+
+A landing is one Iceberg commit per table, with the rows and complete-through. The rows of all tables are first staged
+under the batch's WAP id, then published table by table. Complete-through is committed with its rows and never before
+them. After a crash, the same batch is landed again: the manifests show which tables already have it, and those are
+left alone. This requires that one process lands a batch at a time, and that a batch_id always stands for the same
+rows.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime, timedelta
+from decimal import Decimal
+from itertools import count, islice
+from statistics import NormalDist
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+from tenacity import retry, retry_if_exception_type, stop_after_attempt
+
+from lake_assets.base.hours import HOUR_MICROSECONDS, hour_start, parse_hour
+from lake_assets.demo.message import Message
+from lake_assets.errors import ConfigurationError, PublishConflict, UsageError
+from lake_assets.incremental.declaration import RawTable
+from lake_assets.incremental.engine import publish
+from lake_assets.incremental.engine.iceberg import check_write_audit_publish, complete_through, load
+from lake_assets.incremental.engine.stage import WAP_ID
+from lake_assets.membership.raw import CANCEL_REQUESTS, CANCELS, PLAN_CHANGES, PLANS, RAW, SIGNUPS
+
+if TYPE_CHECKING:
+    from pyiceberg.catalog import Catalog
+    from pyspark.sql import SparkSession
+
+Ints = npt.NDArray[np.int64]
+Floats = npt.NDArray[np.float64]
+Bools = npt.NDArray[np.bool_]
+Random = np.random.Generator
+
+STEPS_PER_HOUR = 4
+STEP_MICROSECONDS = HOUR_MICROSECONDS // STEPS_PER_HOUR
+MILLISECOND_MICROSECONDS = 1000
+NEVER = np.iinfo(np.int64).max
+HABITS = 1
+"""Number of this use of random numbers.
+
+Each random stream has the seed (seed, number of its use, ...). numpy pads seeds with zeros, so the numbers differ.
+"""
+
+REASONS = ("price", "moving", "no use for it", "another service", None)
+
+
+@dataclass(frozen=True)
+class Population:
+    """People and their habits. Rates are events per hour and person; shares are between 0 and 1.
+
+    Attributes:
+        accounts: Number of people.
+        seed: Seed of all random streams.
+        start: First hour, as an hour key.
+        hours: Number of hours in which people act.
+        opening: Share of people who sign up in the first quarter of an hour.
+        signup: Rate of signups of the others, after that.
+        plan_change: Rate of members.
+        request: Rate of requests to leave, of members.
+        involuntary_cancel: Rate of cancels without a request, of members.
+        return_after_cancel: Rate of signups of people who have left.
+        signup_of_member: Rate of signups of members.
+        of_strangers: Rate of plan changes, of requests and of cancels of people who are not members.
+        same_price: Share of plan changes that keep the price.
+        at_once: Share of signups with a plan change, and of requests with a cancel, at the same moment.
+        withdrawn: Share of requests without a cancel.
+        notice_hours: Mean time from request to cancel.
+    """
+
+    accounts: int = 500
+    seed: int = 1
+    start: str = "2026-01-01-00:00"
+    hours: int = 24
+    opening: float = 0.2
+    signup: float = 0.06
+    plan_change: float = 0.04
+    request: float = 0.02
+    involuntary_cancel: float = 0.008
+    return_after_cancel: float = 0.05
+    signup_of_member: float = 0.001
+    of_strangers: float = 0.001
+    same_price: float = 0.15
+    at_once: float = 0.03
+    withdrawn: float = 0.2
+    notice_hours: float = 3.0
+
+    @property
+    def start_hour(self) -> int:
+        """The first hour, in hours since 1970-01-01 UTC."""
+        return parse_hour(self.start, where="The simulation's start")
+
+
+@dataclass(frozen=True)
+class Events:
+    """Events of one kind, in columns of equal length.
+
+    Attributes:
+        number: Counts all events of the kind, from 0.
+        account: Number of the account.
+        moment: Microseconds since 1970-01-01 UTC.
+        choice: Index of the plan, or of the reason.
+        price: Index of the plan whose list price is paid.
+    """
+
+    number: Ints
+    account: Ints
+    moment: Ints
+    choice: Ints
+    price: Ints
+
+    def __len__(self) -> int:
+        return len(self.number)
+
+    def take(self, which: Bools | Ints) -> Events:
+        """Return some of the events. which: their places, in the order of the result; or a flag for each event."""
+        return Events(
+            number=self.number[which],
+            account=self.account[which],
+            moment=self.moment[which],
+            choice=self.choice[which],
+            price=self.price[which],
+        )
+
+    @classmethod
+    def none(cls) -> Events:
+        """Return no events."""
+        empty = np.empty(0, dtype=np.int64)
+        return cls(empty, empty, empty, empty, empty)
+
+    @classmethod
+    def concat(cls, parts: list[Events]) -> Events:
+        """Return the events of all parts, one part after the other."""
+        if not parts:
+            return cls.none()
+        return cls(
+            number=np.concatenate([part.number for part in parts]),
+            account=np.concatenate([part.account for part in parts]),
+            moment=np.concatenate([part.moment for part in parts]),
+            choice=np.concatenate([part.choice for part in parts]),
+            price=np.concatenate([part.price for part in parts]),
+        )
+
+
+Happened = Mapping[str, Events]
+"""Raw table → events. It has all four raw tables."""
+
+
+def steps(population: Population) -> Iterator[Happened]:
+    """Yield the events of each quarter of an hour, for `population.hours` hours; ascending by moment in each table."""
+    people = _People(population)
+    for step in range(population.hours * STEPS_PER_HOUR):
+        yield people.live(step)
+
+
+def hours(population: Population) -> Iterator[Happened]:
+    """Yield the events of each hour; ascending by moment in each table."""
+    quarters = steps(population)
+    for _ in range(population.hours):
+        parts = [next(quarters) for _ in range(STEPS_PER_HOUR)]
+        yield concat_tables(parts)
+
+
+def concat_tables(parts: list[Happened]) -> Happened:
+    """Return the events of several periods, table by table. A part may lack tables."""
+    found = {}
+    for raw in RAW:
+        events = [part[raw.table] for part in parts if raw.table in part]
+        found[raw.table] = Events.concat(events)
+    return found
+
+
+@dataclass(frozen=True)
+class _Actors:
+    """The accounts that act in a step, by kind of event."""
+
+    signing_up: Ints
+    changing_plan: Ints
+    requesting: Ints
+    leaving: Ints
+
+
+class _People:
+    """The accounts with their state after the steps so far."""
+
+    def __init__(self, population: Population) -> None:
+        accounts = population.accounts
+        self._habits = population
+        self._is_member: Bools = np.zeros(accounts, dtype=np.bool_)
+        self._was_member: Bools = np.zeros(accounts, dtype=np.bool_)
+        self._plan = np.zeros(accounts, dtype=np.int8)
+        self._price = np.zeros(accounts, dtype=np.int8)
+        self._cancel_at: Ints = np.full(accounts, NEVER, dtype=np.int64)
+        self._counts = {raw.table: 0 for raw in RAW}
+
+    def live(self, step: int) -> Happened:
+        """Play a step and return its events."""
+        rng = np.random.default_rng((self._habits.seed, HABITS, step))
+        start = self._habits.start_hour * HOUR_MICROSECONDS + step * STEP_MICROSECONDS
+        actors = self._draw_actors(rng, step, start + STEP_MICROSECONDS)
+        signups = self._sign_up(rng, actors.signing_up, start)
+        plan_changes = self._change_plan(rng, actors.changing_plan, start, signups)
+        requests = self._request(rng, actors.requesting, start)
+        cancels = self._leave(rng, actors.leaving, start)
+        return {
+            SIGNUPS.table: signups,
+            PLAN_CHANGES.table: plan_changes,
+            CANCEL_REQUESTS.table: requests,
+            CANCELS.table: cancels,
+        }
+
+    def _draw_actors(self, rng: Random, step: int, end: int) -> _Actors:
+        """Draw who acts. end: the end of the step; who leaves before it does nothing else."""
+        habits = self._habits
+        first_signup = habits.opening * STEPS_PER_HOUR if step == 0 else habits.signup
+        stray = habits.of_strangers
+        of_members = (habits.signup_of_member, habits.plan_change, habits.request, habits.involuntary_cancel)
+        of_strangers = (first_signup, stray, stray, stray)
+        of_former_members = (habits.return_after_cancel, stray, stray, stray)
+        is_staying = self._cancel_at >= end
+        drawn = (
+            _draw(rng, self._is_member & is_staying, of_members),
+            _draw(rng, ~self._is_member & ~self._was_member, of_strangers),
+            _draw(rng, ~self._is_member & self._was_member, of_former_members),
+        )
+        by_kind = [np.concatenate(groups) for groups in zip(*drawn, strict=True)]
+        return _Actors(*by_kind)
+
+    def _sign_up(self, rng: Random, account: Ints, start: int) -> Events:
+        moment = _moments(rng, start, len(account))
+        plan = rng.integers(0, len(PLANS), len(account))
+        is_new = ~self._is_member[account]
+        new_member = account[is_new]
+        self._plan[new_member] = plan[is_new]
+        self._price[new_member] = plan[is_new]
+        self._is_member[account] = True
+        self._was_member[account] = True
+        return self._events(SIGNUPS.table, account, moment, choice=plan, price=plan)
+
+    def _change_plan(self, rng: Random, account: Ints, start: int, signups: Events) -> Events:
+        is_at_once = rng.random(len(signups)) < self._habits.at_once
+        at_once = signups.take(is_at_once)
+        moment = np.concatenate([_moments(rng, start, len(account)), at_once.moment])
+        account = np.concatenate([account, at_once.account])
+        steps_up = rng.integers(1, len(PLANS), len(account))
+        plan = (self._plan[account] + steps_up) % len(PLANS)
+        keeps_price = rng.random(len(account)) < self._habits.same_price
+        price = np.where(keeps_price, self._price[account], plan)
+        is_member = self._is_member[account]
+        member = account[is_member]
+        self._plan[member] = plan[is_member]
+        self._price[member] = price[is_member]
+        return self._events(PLAN_CHANGES.table, account, moment, choice=plan, price=price)
+
+    def _request(self, rng: Random, account: Ints, start: int) -> Events:
+        count = len(account)
+        moment = _moments(rng, start, count)
+        reason = rng.integers(0, len(REASONS), count)
+        notice = rng.exponential(self._habits.notice_hours * HOUR_MICROSECONDS, count)
+        notice[rng.random(count) < self._habits.at_once] = 0
+        is_final = rng.random(count) >= self._habits.withdrawn
+        leaves = self._is_member[account] & is_final
+        cancel_at = moment + _whole_milliseconds(notice)
+        self._cancel_at[account[leaves]] = cancel_at[leaves]
+        return self._events(CANCEL_REQUESTS.table, account, moment, choice=reason, price=reason)
+
+    def _leave(self, rng: Random, account: Ints, start: int) -> Events:
+        due = np.flatnonzero(self._cancel_at < start + STEP_MICROSECONDS)
+        moment = np.concatenate([self._cancel_at[due], _moments(rng, start, len(account))])
+        account = np.concatenate([due, account])
+        self._is_member[account] = False
+        self._cancel_at[account] = NEVER
+        nothing = np.zeros(len(account), dtype=np.int64)
+        return self._events(CANCELS.table, account, moment, choice=nothing, price=nothing)
+
+    def _events(self, table: str, account: Ints, moment: Ints, *, choice: Ints, price: Ints) -> Events:
+        """Number events in the order of their moments."""
+        first = self._counts[table]
+        end = first + len(account)
+        self._counts[table] = end
+        in_order = np.argsort(moment, kind="stable")
+        return Events(
+            number=np.arange(first, end),
+            account=account[in_order],
+            moment=moment[in_order],
+            choice=choice[in_order],
+            price=price[in_order],
+        )
+
+
+def _moments(rng: Random, start: int, count: int) -> Ints:
+    """Return random moments of the step that starts at `start`, in whole milliseconds."""
+    milliseconds = rng.integers(0, STEP_MICROSECONDS // MILLISECOND_MICROSECONDS, count)
+    return start + MILLISECOND_MICROSECONDS * milliseconds
+
+
+def _whole_milliseconds(microseconds: Floats) -> Ints:
+    return microseconds.astype(np.int64) // MILLISECOND_MICROSECONDS * MILLISECOND_MICROSECONDS
+
+
+def _draw(rng: Random, group: Bools, hourly_rates: tuple[float, ...]) -> list[Ints]:
+    """Draw the accounts of a group that act in a step, for each rate. An account acts at most once.
+
+    Args:
+        rng: The step's random stream.
+        group: A flag for each account.
+        hourly_rates: The rate of each kind of event.
+    """
+    accounts = np.flatnonzero(group)
+    bounds = np.cumsum(hourly_rates) / STEPS_PER_HOUR
+    kind = np.searchsorted(bounds, rng.random(len(accounts)), side="right")
+    return [accounts[kind == number] for number in range(len(hourly_rates))]
+
+
+TABLES = tuple(raw.table for raw in RAW)
+QUARTER_MINUTES = 15
+HOUR_MINUTES = 60
+DAY_HOURS = 24
+
+
+@dataclass(frozen=True)
+class Outage:
+    """A period without landings; all rows of it land at once afterwards.
+
+    Attributes:
+        first: First hour, inclusive, counted from the start of the simulation.
+        hours: Length.
+        tables: The raw tables concerned.
+    """
+
+    first: int
+    hours: int
+    tables: tuple[str, ...] = TABLES
+
+
+@dataclass(frozen=True)
+class Stalls:
+    """Landings with late rows of clients that were cut off for a while.
+
+    One landing in each group of `every` has such rows: a `share` of the events in a window that began some hours before
+    the landing. This depth is log-normal and cut to `least_hours`..`most_hours`.
+
+    Attributes:
+        every: Number of landings in a group.
+        share: Share of the window's events that are late.
+        depth_hours: Median depth.
+        depth_sigma: Sigma of the depth.
+        least_hours: Smallest depth.
+        most_hours: Largest depth.
+        window_minutes: Length of the window.
+        first: Number of hours at the start without stalls.
+    """
+
+    every: int = 8
+    share: float = 0.3
+    depth_hours: float = 2.25
+    depth_sigma: float = 0.55
+    least_hours: float = 1.75
+    most_hours: float = 6.0
+    window_minutes: int = 30
+    first: int = 0
+
+
+@dataclass(frozen=True)
+class Arrival:
+    """How events reach the raw tables; the module's docstring has the model.
+
+    Attributes:
+        interval_minutes: From one landing to the next: 15, or whole hours.
+        grace_minutes: From the end of an hour to the earliest landing that declares it complete.
+        prompt_minutes: Median of the prompt delays.
+        tail: Share of rows with a delay of the heavy tail.
+        tail_hours: Median of the heavy tail.
+        tail_sigma: Sigma of the heavy tail.
+        longest_hours: Largest delay of the heavy tail.
+        twice: Share of rows that are delivered twice in one landing.
+        again: Share of rows that are delivered again in a later landing, after another delay of the tail.
+        bad: Bad rows for each good one.
+        outages: Periods without landings.
+        stalls: Landings with late rows of clients that were cut off; None for none.
+    """
+
+    interval_minutes: int = 60
+    grace_minutes: int = 10
+    prompt_minutes: float = 2.0
+    tail: float = 0.03
+    tail_hours: float = 1.5
+    tail_sigma: float = 1.0
+    longest_hours: float = 24.0
+    twice: float = 0.005
+    again: float = 0.005
+    bad: float = 0.0
+    outages: tuple[Outage, ...] = ()
+    stalls: Stalls | None = None
+
+    def __post_init__(self) -> None:
+        is_whole_hours = self.interval_minutes >= HOUR_MINUTES and self.interval_minutes % HOUR_MINUTES == 0
+        if not is_whole_hours and self.interval_minutes != QUARTER_MINUTES:
+            raise ConfigurationError(
+                f"The simulator's landings are {self.interval_minutes} minutes apart.",
+                remedy="Set interval_minutes to 15, or to whole hours.",
+            )
+
+
+@dataclass(frozen=True)
+class Simulation:
+    """Everything that a sequence of landings depends on."""
+
+    population: Population = field(default_factory=Population)
+    arrival: Arrival = field(default_factory=Arrival)
+
+
+def late_day(
+    accounts: int = 20_000,
+    *,
+    seed: int = 1,
+    start: str = "2026-01-01-00:00",
+    loaded_hours: int = 6,
+) -> Simulation:
+    """Return a day with a landing every 15 minutes. One in eight has late rows, of median depth 2 h and at most 6 h.
+
+    The first landing has all rows of the `loaded_hours` before that day. The 96 landings of the day follow, and one
+    with the prompt rows of its last minutes. No row is delivered twice.
+
+    Args:
+        accounts: Number of people. With several thousand, every stall has rows.
+        seed: Seed of all random streams.
+        start: First hour, as an hour key.
+        loaded_hours: Number of hours before the day.
+    """
+    outages = (Outage(0, loaded_hours),) if loaded_hours else ()
+    return Simulation(
+        Population(accounts=accounts, seed=seed, start=start, hours=loaded_hours + DAY_HOURS),
+        Arrival(
+            interval_minutes=QUARTER_MINUTES,
+            grace_minutes=QUARTER_MINUTES,
+            tail=0.0,
+            twice=0.0,
+            again=0.0,
+            outages=outages,
+            stalls=Stalls(first=loaded_hours),
+        ),
+    )
+
+
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+UNKNOWN_PLAN = "platinum"
+BEFORE_START = timedelta(days=400)
+AFTER_LANDING = timedelta(days=2)
+BAD_PREFIX = "bad-"
+ID_DIGITS = 9
+KEY, TIME = "key", "time"
+"""Stand for the key and the time column of a raw table."""
+
+ARROW: Mapping[str, pa.DataType] = {
+    "string": pa.string(),
+    "decimal(9, 2)": pa.decimal128(9, 2),
+    "timestamptz": pa.timestamp("us", tz="UTC"),
+    "date": pa.date32(),
+    "int": pa.int32(),
+}
+
+CompleteThrough = Mapping[str, int | None]
+"""Raw table → last hour that has all rows that arrive on time, in hours since 1970-01-01 UTC; None before the first."""
+
+
+@dataclass(frozen=True)
+class Landing:
+    """One batch: rows that land together.
+
+    Attributes:
+        landed_at: When they land; each row has it.
+        batch_id: Id of the batch; each row has it.
+        rows: Raw table → new rows with all its columns. It has all raw tables; some may have no rows.
+        complete_through: What to declare complete after the rows are written.
+        late: Raw table → number of good rows of hours that were declared complete before this landing.
+    """
+
+    landed_at: datetime
+    batch_id: str
+    rows: Mapping[str, pa.Table]
+    complete_through: CompleteThrough
+    late: Mapping[str, int]
+
+    @property
+    def row_count(self) -> int:
+        """The number of rows of all tables."""
+        return sum(table.num_rows for table in self.rows.values())
+
+
+@dataclass(frozen=True)
+class Flaw:
+    """One way in which a row can be wrong: a column has a bad value.
+
+    Attributes:
+        reason: What is wrong.
+        column: Name of the column; `KEY` and `TIME` stand for the key and the time column of a table.
+        value: The bad value.
+    """
+
+    reason: str
+    column: str
+    value: Any
+
+    def concerns(self, raw: RawTable) -> bool:
+        """Return whether the rows of a table can have this flaw."""
+        return self.column in (KEY, TIME) or self.column in raw.columns
+
+    def column_of(self, raw: RawTable) -> str:
+        """Return the column of a table that gets the bad value."""
+        return {KEY: key_of(raw), TIME: raw.time_column}.get(self.column, self.column)
+
+
+def flaws(landed_at: datetime, first_hour: int) -> tuple[Flaw, ...]:
+    """Return every flaw that sends a row to quarantine.
+
+    Args:
+        landed_at: When the row lands.
+        first_hour: First hour of the pipeline, in hours since 1970-01-01 UTC.
+    """
+    some_price = next(iter(PLANS.values()))
+    return (
+        Flaw("null key", KEY, None),
+        Flaw("null time", TIME, None),
+        Flaw("before the start", TIME, hour_start(first_hour) - BEFORE_START),
+        Flaw("over an hour after it landed", TIME, landed_at + AFTER_LANDING),
+        Flaw("negative price", "monthly_price", -some_price),
+        Flaw("unknown plan", "plan", UNKNOWN_PLAN),
+    )
+
+
+def make_landing(
+    landed_at: datetime,
+    happened: Happened,
+    *,
+    complete_through: CompleteThrough,
+    before: CompleteThrough,
+) -> Landing:
+    """Return events as one batch.
+
+    Args:
+        landed_at: When they land.
+        happened: The events.
+        complete_through: What the landing declares complete.
+        before: What was declared complete before it; rows of these hours are late.
+    """
+    batch_id = f"sim-{landed_at:%Y%m%dT%H%M}"
+    landed = {}
+    late = {}
+    for raw in RAW:
+        events = happened[raw.table]
+        landed[raw.table] = rows(raw, events, landed_at, batch_id)
+        late[raw.table] = _count_late(events, before[raw.table])
+    return Landing(landed_at, batch_id, rows=landed, complete_through=complete_through, late=late)
+
+
+def rows(raw: RawTable, events: Events, landed_at: datetime, batch_id: str) -> pa.Table:
+    """Return events as rows of a raw table, with all its columns, in order."""
+    in_utc = landed_at.astimezone(UTC)
+    landing_columns = {
+        "landed_at": landed_at,
+        "landing_date": in_utc.date(),
+        "landing_hour": in_utc.hour,
+        "batch_id": batch_id,
+    }
+    table = pa.table({name: _column(raw, name, events) for name in raw.columns})
+    for name, value in landing_columns.items():
+        kind = ARROW[raw.all_columns[name]]
+        column = pa.repeat(pa.scalar(value, kind), len(events))
+        table = table.append_column(name, column)
+    return table
+
+
+def spoil(raw: RawTable, good: pa.Table, chosen: list[tuple[int, Flaw]]) -> pa.Table:
+    """Return bad copies of rows, each with its own id: a copy is not another delivery of the good row.
+
+    Args:
+        raw: The raw table.
+        good: Its good rows.
+        chosen: The place of each row to copy, and its flaw.
+    """
+    copies = [good.slice(0, 0)]
+    for number, (place, flaw) in enumerate(chosen):
+        own_id = f"{BAD_PREFIX}{good['batch_id'][place]}-{number}"
+        row = _with_value(good.slice(place, 1), key_of(raw), own_id)
+        copies.append(_with_value(row, flaw.column_of(raw), flaw.value))
+    return pa.concat_tables(copies).combine_chunks()
+
+
+def good_moments(raw: RawTable, landing: Landing) -> Ints:
+    """Return the times of a landing's good rows, in microseconds since 1970-01-01 UTC."""
+    landed = landing.rows[raw.table]
+    key = landed[key_of(raw)]
+    is_bad = pc.starts_with(key, BAD_PREFIX)
+    is_good = pc.and_kleene(pc.is_valid(key), pc.invert(is_bad))
+    moments = landed.filter(is_good)[raw.time_column].cast(pa.int64())
+    return np.asarray(moments.to_numpy(), dtype=np.int64)
+
+
+def key_of(raw: RawTable) -> str:
+    """Return the key of a raw table: its first column."""
+    return next(iter(raw.columns))
+
+
+def microseconds(moment: datetime) -> int:
+    """Return a moment in microseconds since 1970-01-01 UTC."""
+    return (moment - EPOCH) // timedelta(microseconds=1)
+
+
+def _count_late(events: Events, complete_through: int | None) -> int:
+    if complete_through is None:
+        return 0
+    is_late = events.moment < (complete_through + 1) * HOUR_MICROSECONDS
+    return int(np.count_nonzero(is_late))
+
+
+def _column(raw: RawTable, name: str, events: Events) -> pa.Array:
+    kind = ARROW[raw.columns[name]]
+    if name == key_of(raw):
+        return _ids(name.removesuffix("_id"), events.number)
+    if name == "account_id":
+        return _ids("a", events.account)
+    if name == raw.time_column:
+        return pa.array(events.moment, pa.int64()).cast(kind)
+    if name == "plan":
+        return _take(list(PLANS), events.choice, kind)
+    if name == "monthly_price":
+        return _take(list(PLANS.values()), events.price, kind)
+    assert name == "reason", name
+    return _take(list(REASONS), events.choice, kind)
+
+
+def _take(values: list[Any], indexes: Ints, kind: pa.DataType) -> pa.Array:
+    return pa.array(values, kind).take(pa.array(indexes))
+
+
+def _ids(prefix: str, numbers: Ints) -> pa.Array:
+    digits = pc.utf8_lpad(pa.array(numbers).cast(pa.string()), ID_DIGITS, "0")
+    return pc.binary_join_element_wise(prefix, digits, "-")
+
+
+def _with_value(row: pa.Table, name: str, value: Any) -> pa.Table:
+    place = row.schema.get_field_index(name)
+    field = row.schema.field(place)
+    return row.set_column(place, field, pa.array([value], field.type))
+
+
+MINUTE_MICROSECONDS = 60_000_000
+DELAYS, ORDER, STALLS = 2, 3, 5
+"""Numbers of these uses of random numbers, as in `population.py`."""
+
+PROMPT_SIGMA = 0.8
+
+
+class Transit:
+    """Events on their way, by the landing that will bring them."""
+
+    def __init__(self, simulation: Simulation) -> None:
+        self._arrival = simulation.arrival
+        self._population = simulation.population
+        self._start = simulation.population.start_hour * HOUR_MICROSECONDS
+        self._interval = simulation.arrival.interval_minutes * MINUTE_MICROSECONDS
+        self._grace = simulation.arrival.grace_minutes * MINUTE_MICROSECONDS
+        self._stalls = _stalls(simulation)
+        self._outages = {table: _outages(simulation, table) for table in TABLES}
+        self._steps_sent = 0
+        self._by_landing: dict[str, dict[int, list[Events]]] = {table: {} for table in TABLES}
+
+    @property
+    def empty(self) -> bool:
+        """Whether all events have landed."""
+        return not any(self._by_landing.values())
+
+    def moment(self, landing: int) -> datetime:
+        """Return when a landing takes place."""
+        interval = timedelta(minutes=self._arrival.interval_minutes)
+        return hour_start(self._population.start_hour) + landing * interval
+
+    def send(self, happened: Happened) -> None:
+        """Add the events of the next step."""
+        for number, table in enumerate(TABLES):
+            rng = np.random.default_rng((self._population.seed, DELAYS, number, self._steps_sent))
+            self._send(rng, table, happened[table])
+        self._steps_sent += 1
+
+    def arrive(self, landing: int) -> Happened:
+        """Remove the events of a landing and return them, in random order."""
+        found = {}
+        for number, table in enumerate(TABLES):
+            events = Events.concat(self._by_landing[table].pop(landing, []))
+            rng = np.random.default_rng((self._population.seed, ORDER, number, landing))
+            found[table] = events.take(rng.permutation(len(events)))
+        return found
+
+    def complete_through(self, landing: int, declared: CompleteThrough) -> CompleteThrough:
+        """Return what is declared complete with a landing. declared: what was declared before it."""
+        ended = landing * self._interval - self._grace
+        complete_hours = min(ended // HOUR_MICROSECONDS, self._population.hours)
+        if complete_hours < 1:
+            return declared
+        through = self._population.start_hour + complete_hours - 1
+        return {table: declared[table] if self._is_out(table, landing) else through for table in TABLES}
+
+    def _send(self, rng: Random, table: str, events: Events) -> None:
+        """Choose the landings of a step's events, first and second deliveries."""
+        count = len(events)
+        prompt = self._landings_of(events.moment, self._delays(rng, count))
+        first = self._after_stalls(rng, events, prompt)
+        twice = np.flatnonzero(rng.random(count) < self._arrival.twice)
+        again = np.flatnonzero(rng.random(count) < self._arrival.again)
+        later = first[again] + 1 + self._tail(rng, len(again)) // self._interval
+        places = np.concatenate([np.arange(count), twice, again])
+        landings = self._after_outages(table, np.concatenate([first, first[twice], later]))
+        for landing in np.unique(landings):
+            brought = events.take(places[landings == landing])
+            self._by_landing[table].setdefault(int(landing), []).append(brought)
+
+    def _delays(self, rng: Random, count: int) -> Ints:
+        """Return random delays in microseconds, from an event to when it is known."""
+        median = self._arrival.prompt_minutes * MINUTE_MICROSECONDS
+        drawn = rng.lognormal(np.log(median), PROMPT_SIGMA, count)
+        prompt = np.minimum(drawn, self._grace).astype(np.int64)
+        is_in_tail = rng.random(count) < self._arrival.tail
+        return np.where(is_in_tail, self._tail(rng, count), prompt)
+
+    def _tail(self, rng: Random, count: int) -> Ints:
+        """Return random delays of the heavy tail, in microseconds."""
+        median = self._arrival.tail_hours * HOUR_MICROSECONDS
+        longest = self._arrival.longest_hours * HOUR_MICROSECONDS
+        drawn = rng.lognormal(np.log(median), self._arrival.tail_sigma, count)
+        return np.minimum(drawn, longest).astype(np.int64)
+
+    def _landings_of(self, moment: Ints, delay: Ints) -> Ints:
+        """Return the first landings that come after the event and not before it is known."""
+        since = moment - self._start
+        after_event = since // self._interval + 1
+        when_known = -(-(since + delay) // self._interval)
+        landings: Ints = np.maximum(after_event, when_known)
+        return landings
+
+    def _after_stalls(self, rng: Random, events: Events, landings: Ints) -> Ints:
+        """Move events that a stall holds back to the stall's landing."""
+        luck = rng.random(len(events))
+        for stall in self._stalls:
+            in_window = (events.moment >= stall.begin) & (events.moment < stall.end)
+            is_stalled = in_window & (luck < stall.share)
+            landings = np.where(is_stalled, np.maximum(stall.landing, landings), landings)
+        return landings
+
+    def _after_outages(self, table: str, landings: Ints) -> Ints:
+        """Move landings in an outage of the table to the first one after it."""
+        for begin, end in self._outages[table]:
+            is_out = (landings >= begin) & (landings < end)
+            landings = np.where(is_out, end, landings)
+        return landings
+
+    def _is_out(self, table: str, landing: int) -> bool:
+        return any(begin <= landing < end for begin, end in self._outages[table])
+
+
+def _outages(simulation: Simulation, table: str) -> list[tuple[int, int]]:
+    """Return the landings that do not take place for a table, as [begin, end), ascending. They may overlap."""
+    interval = simulation.arrival.interval_minutes
+    found = []
+    for outage in simulation.arrival.outages:
+        if table in outage.tables:
+            begin = _landing_at_or_after(outage.first, interval)
+            end = _landing_at_or_after(outage.first + outage.hours, interval)
+            found.append((begin, end))
+    return sorted(found)
+
+
+def _landing_at_or_after(hour: int, interval_minutes: int) -> int:
+    return -(-hour * HOUR_MINUTES // interval_minutes)
+
+
+@dataclass(frozen=True)
+class _Stall:
+    """A share of the events in [begin, end), microseconds since 1970-01-01 UTC, that lands with `landing`."""
+
+    landing: int
+    begin: int
+    end: int
+    share: float
+
+
+def _stalls(simulation: Simulation) -> list[_Stall]:
+    model = simulation.arrival.stalls
+    if model is None:
+        return []
+    rng = np.random.default_rng((simulation.population.seed, STALLS))
+    landings = _stalled_landings(rng, model, simulation)
+    start = simulation.population.start_hour * HOUR_MICROSECONDS
+    interval = simulation.arrival.interval_minutes * MINUTE_MICROSECONDS
+    found = []
+    for landing, depth in zip(landings, _depths(rng, model, len(landings)), strict=True):
+        begin = start + landing * interval - depth
+        end = begin + model.window_minutes * MINUTE_MICROSECONDS
+        found.append(_Stall(landing, begin, end, model.share))
+    return found
+
+
+def _stalled_landings(rng: Random, model: Stalls, simulation: Simulation) -> list[int]:
+    """Draw one landing of each group."""
+    interval = simulation.arrival.interval_minutes
+    first = model.first * HOUR_MINUTES // interval
+    last = simulation.population.hours * HOUR_MINUTES // interval
+    groups = range(first, last - model.every + 1, model.every)
+    return [group + int(rng.integers(1, model.every + 1)) for group in groups]
+
+
+def _depths(rng: Random, model: Stalls, count: int) -> list[int]:
+    """Return depths in microseconds: quantiles of their distribution, shuffled, so that a few are like many."""
+    ranks: Floats = (rng.permutation(count) + 0.5) / max(count, 1)
+    depths = []
+    for rank in ranks:
+        hours = model.depth_hours * np.exp(model.depth_sigma * NormalDist().inv_cdf(rank))
+        cut = min(max(hours, model.least_hours), model.most_hours)
+        depths.append(int(cut * HOUR_MICROSECONDS))
+    return depths
+
+
+BAD_ROWS = 4
+"""Number of this use of random numbers, as in `population.py`."""
+
+
+def generate(simulation: Simulation) -> Iterator[Landing]:
+    """Yield the landings, ascending by time, until all rows have landed and the last hour is complete.
+
+    A landing without rows is left out unless it changes a complete-through.
+    """
+    transit = Transit(simulation)
+    quarters = steps(simulation.population)
+    steps_per_landing = STEPS_PER_HOUR * simulation.arrival.interval_minutes // HOUR_MINUTES
+    last_hour = simulation.population.start_hour + simulation.population.hours - 1
+    declared: CompleteThrough = dict.fromkeys(TABLES)
+    for number in count(1):
+        for happened in islice(quarters, steps_per_landing):
+            transit.send(happened)
+        before = declared
+        declared = transit.complete_through(number, before)
+        arrived = transit.arrive(number)
+        has_rows = any(len(events) for events in arrived.values())
+        if has_rows or before != declared:
+            landing = make_landing(transit.moment(number), arrived, complete_through=declared, before=before)
+            yield _with_bad_rows(landing, simulation, number)
+        is_complete = set(declared.values()) == {last_hour}
+        if transit.empty and is_complete:
+            return
+
+
+def _with_bad_rows(landing: Landing, simulation: Simulation, number: int) -> Landing:
+    """Add copies of some rows of a landing, with one flaw each."""
+    share = simulation.arrival.bad
+    if not share:
+        return landing
+    rng = np.random.default_rng((simulation.population.seed, BAD_ROWS, number))
+    possible = flaws(landing.landed_at, simulation.population.start_hour)
+    rows = {}
+    for raw in RAW:
+        good = landing.rows[raw.table]
+        chosen = _choose_flaws(rng, raw, good.num_rows, share, possible)
+        rows[raw.table] = pa.concat_tables([good, spoil(raw, good, chosen)]).combine_chunks()
+    return replace(landing, rows=rows)
+
+
+def _choose_flaws(
+    rng: Random,
+    raw: RawTable,
+    count: int,
+    share: float,
+    possible: tuple[Flaw, ...],
+) -> list[tuple[int, Flaw]]:
+    """Draw the places of rows to copy, each with its flaw."""
+    own = [flaw for flaw in possible if flaw.concerns(raw)]
+    order = rng.permutation(count)
+    places = order[: rng.binomial(count, share)]
+    chosen = []
+    for place in places:
+        flaw = own[int(rng.integers(len(own)))]
+        chosen.append((int(place), flaw))
+    return chosen
+
+
+EXAMPLE = Population(accounts=800, opening=0.4, plan_change=0.08, request=0.06, involuntary_cancel=0.05)
+"""A population with rows in every table and hour, for any seed."""
+
+LATE_HOURS = {SIGNUPS.table: (2, 3), PLAN_CHANGES.table: (2, 3), CANCELS.table: (5,)}
+"""Hours of which the first landing lacks every third row."""
+
+LATE_EVERY = 3
+HOURS_WITHOUT_REQUESTS = (6, 7)
+FIRST_LANDED_HOURS = 6
+FIRST_HOUR_AFTER = 8
+
+Declared = tuple[int | None, int | None, int | None, int | None]
+"""Complete-through of each table of `RAW`, in hours since the start."""
+
+
+@dataclass(frozen=True)
+class BadBatch:
+    """A landing that an audit must stop: some of its signups have no account_id. right: signup_id → account_id."""
+
+    landing: Landing
+    right: Mapping[str, str]
+
+
+def worked_example(population: Population = EXAMPLE) -> tuple[Landing, Landing, Landing]:
+    """Return the three landings of the worked example. `population.hours` is ignored."""
+    history = _history(population, FIRST_HOUR_AFTER)
+    hour_6, hour_7 = history[6], history[7]
+    on_time = []
+    late = []
+    for hour in range(FIRST_LANDED_HOURS):
+        late_rows = _late_rows(history[hour], hour)
+        on_time.append(_without_late_rows(history[hour], hour))
+        late.append(late_rows)
+    cancels = {CANCELS.table: Events.concat([hour_6[CANCELS.table], hour_7[CANCELS.table]])}
+    nothing: Declared = (None, None, None, None)
+    first = _landing(population, 6 * HOUR_MINUTES, on_time, declared=(5, 5, 5, 5), before=nothing)
+    second = _landing(
+        population,
+        8 * HOUR_MINUTES,
+        [*late, _signups_and_plan_changes(hour_6), cancels],
+        declared=(6, 6, 7, 7),
+        before=(5, 5, 5, 5),
+    )
+    third = _landing(
+        population,
+        8 * HOUR_MINUTES + 15,
+        [_signups_and_plan_changes(hour_7)],
+        declared=(7, 7, 7, 7),
+        before=(6, 6, 7, 7),
+    )
+    return first, second, third
+
+
+def dirty_batch(population: Population = EXAMPLE, *, hour: int = 8) -> Landing:
+    """Return the rows of an hour, and for each table one row with each flaw that sends a row to quarantine.
+
+    Args:
+        population: The population.
+        hour: The hour since the start, 8 or later.
+
+    Raises:
+        UsageError: The hour is one of the worked example.
+    """
+    landing = _whole_hour(population, hour)
+    possible = flaws(landing.landed_at, population.start_hour)
+    rows = {}
+    for raw in RAW:
+        good = landing.rows[raw.table]
+        own = [flaw for flaw in possible if flaw.concerns(raw)]
+        chosen = [(number % good.num_rows, flaw) for number, flaw in enumerate(own)]
+        rows[raw.table] = pa.concat_tables([good, spoil(raw, good, chosen)]).combine_chunks()
+    return replace(landing, rows=rows)
+
+
+def bad_batch(population: Population = EXAMPLE, *, hour: int = 8, count: int = 3) -> BadBatch:
+    """Return the rows of an hour; its first signups have no account_id, which quarantine does not check.
+
+    Args:
+        population: The population.
+        hour: The hour since the start, 8 or later.
+        count: Number of signups without an account_id.
+
+    Raises:
+        UsageError: The hour is one of the worked example.
+    """
+    landing = _whole_hour(population, hour)
+    signups = landing.rows[SIGNUPS.table]
+    signup_ids = signups["signup_id"].to_pylist()[:count]
+    account_ids = signups["account_id"].to_pylist()
+    right = dict(zip(signup_ids, account_ids[:count], strict=True))
+    wrong = pa.array([None] * len(right) + account_ids[len(right) :], pa.string())
+    place = signups.schema.get_field_index("account_id")
+    bad_signups = signups.set_column(place, signups.schema.field(place), wrong)
+    rows = {**landing.rows, SIGNUPS.table: bad_signups}
+    return BadBatch(replace(landing, rows=rows), right)
+
+
+def _history(population: Population, length: int) -> list[Happened]:
+    """Return the events of the first hours. An hour has the same events for every length."""
+    history = []
+    for hour, happened in enumerate(hours(replace(population, hours=length))):
+        if hour in HOURS_WITHOUT_REQUESTS:
+            happened = {**happened, CANCEL_REQUESTS.table: Events.none()}
+        history.append(happened)
+    return history
+
+
+def _without_late_rows(happened: Happened, hour: int) -> Happened:
+    on_time = dict(happened)
+    for table in _tables_with_late_rows(hour):
+        events = happened[table]
+        on_time[table] = events.take(~_is_late(events))
+    return on_time
+
+
+def _late_rows(happened: Happened, hour: int) -> Happened:
+    late = {}
+    for table in _tables_with_late_rows(hour):
+        events = happened[table]
+        late[table] = events.take(_is_late(events))
+    return late
+
+
+def _tables_with_late_rows(hour: int) -> list[str]:
+    return [table for table, late_hours in LATE_HOURS.items() if hour in late_hours]
+
+
+def _is_late(events: Events) -> Bools:
+    is_late: Bools = np.arange(len(events)) % LATE_EVERY == 0
+    return is_late
+
+
+def _signups_and_plan_changes(happened: Happened) -> Happened:
+    return {table: happened[table] for table in (SIGNUPS.table, PLAN_CHANGES.table)}
+
+
+def _whole_hour(population: Population, hour: int) -> Landing:
+    if hour < FIRST_HOUR_AFTER:
+        raise UsageError(
+            f"A batch of hour {hour} would overlap the worked example.",
+            remedy="Choose hour 8 or a later one.",
+        )
+    happened = _history(population, hour + 1)[hour]
+    landed = HOUR_MINUTES * (hour + 1)
+    before = hour - 1
+    return _landing(
+        population,
+        landed,
+        [happened],
+        declared=(hour, hour, hour, hour),
+        before=(before, before, before, before),
+    )
+
+
+def _landing(
+    population: Population,
+    minutes: int,
+    parts: list[Happened],
+    *,
+    declared: Declared,
+    before: Declared,
+) -> Landing:
+    """Return a landing that takes place some minutes after the start."""
+    return make_landing(
+        hour_start(population.start_hour) + timedelta(minutes=minutes),
+        concat_tables(parts),
+        complete_through=_since_1970(population, declared),
+        before=_since_1970(population, before),
+    )
+
+
+def _since_1970(population: Population, through: Declared) -> CompleteThrough:
+    found: dict[str, int | None] = {}
+    for raw, hour in zip(RAW, through, strict=True):
+        found[raw.table] = None if hour is None else population.start_hour + hour
+    return found
+
+
+DISTINCT_ID = "account_id"
+
+
+def messages(landing: Landing, *, prefix: str = "") -> Iterator[Message]:
+    """Yield a message for each row of a landing, in the order of `RAW` and of the rows.
+
+    Args:
+        landing: The landing.
+        prefix: Start of the topics' names; the name of the raw table follows.
+    """
+    timestamp = microseconds(landing.landed_at) // 1000
+    for raw in RAW:
+        own_columns = landing.rows[raw.table].select(list(raw.columns))
+        for row in own_columns.to_pylist():
+            key = (row[DISTINCT_ID] or "").encode()
+            yield Message(f"{prefix}{raw.table}", key, _json(row), timestamp)
+
+
+def heartbeats(landing: Landing, *, prefix: str = "") -> dict[str, datetime]:
+    """Return topic → time of the heartbeat that declares complete what the landing declares complete.
+
+    An hour is complete once the heartbeats have reached the next hour. A topic without a complete hour is left out.
+    """
+    found = {}
+    for table, through in landing.complete_through.items():
+        if through is not None:
+            found[f"{prefix}{table}"] = hour_start(through + 1)
+    return found
+
+
+def _json(row: Mapping[str, Any]) -> bytes:
+    present = {name: _plain(value) for name, value in row.items() if value is not None}
+    return json.dumps(present, separators=(",", ":")).encode()
+
+
+def _plain(value: object) -> object:
+    if isinstance(value, datetime):
+        return value.isoformat()
+    if isinstance(value, Decimal):
+        return str(value)
+    return value
+
+
+MAX_ATTEMPTS = 3
+
+
+def land(spark: SparkSession, catalog: Catalog, landing: Landing) -> tuple[str, ...]:
+    """Land a batch, or the part of it that is missing. The tables are published in the order of `RAW`.
+
+    Args:
+        spark: A session whose catalog `lake` is `catalog`.
+        catalog: The catalog of the raw tables.
+        landing: The batch.
+
+    Returns:
+        The tables that got rows now.
+
+    Raises:
+        TableMissing: A raw table does not exist.
+        TargetError: A raw table does not allow staged commits.
+    """
+    writer = _Writer(spark, catalog, landing)
+    due = [raw.table for raw in RAW if landing.rows[raw.table].num_rows]
+    missing = [table for table in due if not writer.has_batch(table)]
+    staged = {table: writer.stage(table) for table in missing}
+    for raw in RAW:
+        writer.publish(raw.table, staged.get(raw.table))
+    return tuple(missing)
+
+
+def repair(spark: SparkSession, bad: BadBatch) -> None:
+    """Set the account_id of the bad signups of a batch, in place: one overwrite of their data file."""
+    cases = " ".join(f"WHEN '{signup}' THEN '{account}'" for signup, account in bad.right.items())
+    signups = ", ".join(f"'{signup}'" for signup in bad.right)
+    spark.sql(
+        f"UPDATE lake.{SIGNUPS.table} SET account_id = CASE signup_id {cases} END "
+        f"WHERE {_partition(bad.landing)} AND signup_id IN ({signups})"
+    )
+
+
+@dataclass(frozen=True)
+class _Staged:
+    """Rows of one table in a snapshot that no branch has. parent: main's snapshot when they were staged."""
+
+    snapshot_id: int
+    parent: int | None
+
+
+@dataclass(frozen=True)
+class _Writer:
+    """Stages and publishes one batch."""
+
+    spark: SparkSession
+    catalog: Catalog
+    landing: Landing
+
+    def has_batch(self, name: str) -> bool:
+        """Return whether the table has files in the batch's partition. Reads manifests only."""
+        files = load(self.catalog, name).scan(row_filter=_partition(self.landing)).plan_files()
+        return any(True for _ in files)
+
+    def stage(self, name: str) -> _Staged:
+        table = load(self.catalog, name)
+        check_write_audit_publish(table, name)
+        number = publish.next_staging_number(table, self.landing.batch_id)
+        wap_id = publish.wap_id(self.landing.batch_id, number)
+        self.spark.conf.set(WAP_ID, wap_id)
+        try:
+            self._append(name)
+        finally:
+            self.spark.conf.unset(WAP_ID)
+        snapshot = publish.staged_snapshot(load(self.catalog, name), wap_id)
+        return _Staged(snapshot.snapshot_id, snapshot.parent_snapshot_id)
+
+    def publish(self, name: str, staged: _Staged | None) -> None:
+        """Publish staged rows, if there are any, and advance complete-through."""
+        if staged is not None:
+            self._publish_rows(name, staged)
+        elif self._advances(name):
+            self._publish_complete_through(name)
+
+    def _append(self, name: str) -> None:
+        # The batch is one partition. One file without a shuffle is enough.
+        rows = self.spark.createDataFrame(self.landing.rows[name]).coalesce(1)
+        write = rows.writeTo(f"lake.{name}")
+        write = write.option("distribution-mode", "none").option("fanout-enabled", "true")
+        write.append()
+
+    def _publish_rows(self, name: str, first: _Staged) -> None:
+        staged = first
+
+        @retry(retry=retry_if_exception_type(PublishConflict), stop=stop_after_attempt(MAX_ATTEMPTS), reraise=True)
+        def attempt() -> None:
+            nonlocal staged
+            if self._main(name) != staged.parent:
+                staged = self.stage(name)
+            self._commit(name, staged.snapshot_id, staged.parent)
+
+        attempt()
+
+    @retry(retry=retry_if_exception_type(PublishConflict), stop=stop_after_attempt(MAX_ATTEMPTS), reraise=True)
+    def _publish_complete_through(self, name: str) -> None:
+        self._commit(name, None, self._main(name))
+
+    def _commit(self, name: str, snapshot_id: int | None, parent: int | None) -> None:
+        publish.publish(
+            self.catalog,
+            name,
+            snapshot_id,
+            parent=parent,
+            session_id=self.landing.batch_id,
+            complete_through=self.landing.complete_through[name],
+        )
+
+    def _main(self, name: str) -> int | None:
+        return publish.main_id(load(self.catalog, name))
+
+    def _advances(self, name: str) -> bool:
+        declared = self.landing.complete_through[name]
+        if declared is None:
+            return False
+        now = complete_through(load(self.catalog, name), name)
+        return now is None or now < declared
+
+
+def _partition(landing: Landing) -> str:
+    """Return the condition of the batch's partition, in the syntax that Spark and pyiceberg share."""
+    moment = landing.landed_at
+    return f"landing_date = '{moment:%Y-%m-%d}' AND landing_hour = {moment.hour} AND batch_id = '{landing.batch_id}'"
