@@ -28,7 +28,6 @@ if TYPE_CHECKING:
     from lake_assets.landing.landing_service import LandingService
     from lake_assets.landing.loading import Loaded
     from lake_assets.landing.messages import Feed, Scrub
-    from lake_assets.landing.records import DistinctId
     from lake_assets.landing.zone_tailer import ZoneTailer
     from lake_assets.landing.zones import ZoneWriter
 
@@ -49,12 +48,16 @@ FileName = Annotated[
 def accept(topic: Topic) -> None:
     """Accept that messages of TOPIC are lost: it was deleted and created again, or Kafka removed what had not landed.
 
-    Records which offsets are lost to which zone, and copies the files that only one zone has. The zones continue when
-    they start again.
+    Records which offsets are lost to which zone, lands what open files have of them, and copies the files that only one
+    zone has. The zones continue when they start again.
     """
     from lake_assets.landing.accept import accept
+    from lake_assets.landing.zone_tailer import scrub_by
 
-    for line in views.accepted(topic, accept(open_zones(), kafka_servers(), topic, now=datetime.now(UTC))):
+    feed = next((feed for feed in _feeds() if feed.topic == topic), None)
+    scrub = scrub_by(settings(), feed) if feed else None
+    done = accept(open_zones(), kafka_servers(), topic, now=datetime.now(UTC), feed=feed, scrub=scrub)
+    for line in views.accepted(topic, done):
         typer.echo(line)
 
 
@@ -74,6 +77,7 @@ def dead_letters(
     complete-through of the raw table stands still until they are landed again or accepted.
     """
     from lake_assets.landing import dead_letters
+    from lake_assets.landing.loading import progress_of
     from lake_assets.landing.messages import feed_of
 
     if land_again and accept:
@@ -88,7 +92,8 @@ def dead_letters(
         typer.echo(f"{topic}: {count:,} dead letters of hours that are not complete are given up.", err=as_json)
     zones = [writer.zone for writer in service.zones]
     share = settings().landing_dead_letter_share
-    found = dead_letters.dead_letters(service.manifest, zones, service.catalog, feed, limit=share)
+    progress = progress_of(service.catalog, feed.raw.table, feed.topic)
+    found = dead_letters.dead_letters(service.manifest, zones, progress, feed, limit=share)
     render(found, views.dead_letters, as_json=as_json)
 
 
@@ -229,14 +234,13 @@ def compact(
     """Merge verified files into columnar files, the same ones in both zones, and remove old replaced files."""
     from lake_assets.incremental.engine.engine import utc_now
     from lake_assets.landing.manifest import shards_of, topics_of
-    from lake_assets.landing.operations import GroupLimits, merge, sweep, to_columns
+    from lake_assets.landing.operations import GroupLimits, drop_leftovers, merge, sweep, to_columns
     from lake_assets.landing.reshard import bring_to_its_shards
 
     limits = GroupLimits(max_files, max_mb * BYTES_PER_MB)
     writers = open_zones(zones)
     for found in topics_of(writers[0].manifest, topic):
-        with suppress(UsageError):  # of a topic that is not declared any more, nobody knows the ids
-            bring_to_its_shards(writers, found, partial(_distinct_id_of, found), utc_now)
+        bring_to_its_shards(writers, found, _feeds, utc_now)
     for writer in writers:
         now = datetime.now(UTC)
         made: list[str] = []
@@ -245,12 +249,8 @@ def compact(
         for found in topics_of(writer.manifest, topic):
             made += to_columns(writer, found, now=now)
         oldest = now - timedelta(hours=keep_hours)
-        removed = [*sweep(writer.manifest, writer.zone, retired_before=oldest), *writer.zone.drop_drafts(oldest)]
+        removed = [*sweep(writer.manifest, writer.zone, retired_before=oldest), *drop_leftovers(writer, before=oldest)]
         typer.echo(f"{writer.zone.name}: {len(made)} columnar files made, {len(removed)} old ones removed")
-
-
-def _distinct_id_of(topic: str) -> DistinctId:
-    return _feed(topic).distinct_id_of
 
 
 @quarantine.command("list")
@@ -331,11 +331,17 @@ def _scrub_by(topic: str) -> Scrub:
 
 
 def _feed(topic: str) -> Feed:
+    from lake_assets.landing.messages import feed_of
+
+    return feed_of(_feeds(), topic)
+
+
+def _feeds() -> tuple[Feed, ...]:
     from lake_assets.incremental.from_settings import open_pipeline
-    from lake_assets.landing.messages import feed_of, feeds
+    from lake_assets.landing.messages import feeds
 
     found = settings()
-    return feed_of(feeds(open_pipeline(found), prefix=found.landing_prefix), topic)
+    return feeds(open_pipeline(found), prefix=found.landing_prefix, max_bytes=found.landing_message_bytes)
 
 
 MILLISECONDS = 1000
@@ -429,7 +435,7 @@ def tail(zone: Annotated[str, typer.Argument(metavar="ZONE", help="The zone: a o
 
     `lake up` runs it for both zones if the pipeline declares feeds. Topics may be created later.
     """
-    from lake_assets.landing.continuous import tail_zone
+    from lake_assets.landing.zone_tailer import tail_zone
 
     tail_zone(
         settings(),
@@ -449,7 +455,7 @@ def load() -> None:
 
     `lake up` runs it if the pipeline declares feeds. A table that cannot be loaded is tried again every 30 seconds.
     """
-    from lake_assets.landing.continuous import load_feeds
+    from lake_assets.landing.landing_service import load_feeds
 
     service = _open_service_with_feeds()
     load_feeds(service, on_loaded=_print_loaded, should_stop=_interrupted(), report=typer.echo, alarm=_print_alarm)
@@ -590,11 +596,9 @@ def _open_service_with_feeds() -> LandingService:
 
 
 def _declared_feeds() -> tuple[Feed, ...]:
-    from lake_assets.incremental.from_settings import open_pipeline
-    from lake_assets.landing.messages import TO_HAVE_FEEDS, feeds
+    from lake_assets.landing.messages import TO_HAVE_FEEDS
 
-    found = settings()
-    declared = feeds(open_pipeline(found), prefix=found.landing_prefix, max_bytes=found.landing_message_bytes)
+    declared = _feeds()
     if not declared:
         raise UsageError("No raw table of the pipelines is landed from Kafka.", remedy=TO_HAVE_FEEDS)
     return declared

@@ -2,8 +2,8 @@
 
 What a file is: `records`, `formats`, `files`, `cutover`. Which files there are: `coverage`, `manifest`, `state`,
 `zones`. How they come to be: `messages`, `kafka`, `tail`, `zone_tailer`. What is done with them: `operations`,
-`reshard`, `heal`, `accept`, `erasure`. How they become rows: `loading`, `dead_letters`. `landing_service` and
-`continuous` run all of them, `problems` tells what is wrong, `reading` shows the rows that have landed, and `dagster`
+`reshard`, `heal`, `accept`, `erasure`. How they become rows: `loading`, `dead_letters`. `landing_service` runs
+all of them, `problems` tells what is wrong, `reading` shows the rows that have landed, and `dagster`
 shows it all in Dagster.
 """
 

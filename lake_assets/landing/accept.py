@@ -1,13 +1,8 @@
-"""Accepting that Kafka has another topic under a name, or that it has removed messages before they landed.
-
-What a person accepts if Kafka has another topic under a name, or has removed messages that did not land. Pure.
-
-Accepting that Kafka has another topic under a name, or that it has removed messages before they landed.
-"""
+"""Accepting that Kafka has another topic under a name, or that it has removed messages before they landed."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from itertools import chain
@@ -16,9 +11,8 @@ from lake_assets.base.failpoints import reach
 from lake_assets.errors import UsageError
 from lake_assets.landing.coverage import Cover, uncovered
 from lake_assets.landing.heal import quarantined
-from lake_assets.landing.kafka import WatchedTopic, landed_ends, watch_topics
+from lake_assets.landing.kafka import Place, WatchedTopic, landed_ends, watch_topics
 from lake_assets.landing.manifest import (
-    ALL_VERDICTS,
     CURRENT_STAGES,
     Entry,
     Manifest,
@@ -26,12 +20,14 @@ from lake_assets.landing.manifest import (
     files_of,
     forget_lost_dead_letters,
 )
-from lake_assets.landing.records import DataFile, first_offsets, parse_shard
-from lake_assets.landing.state import Epoch, Ledger, Loss, Stops
-from lake_assets.landing.zone_tailer import copy_file, gaps
+from lake_assets.landing.messages import Feed, Scrub
+from lake_assets.landing.records import parse_shard
+from lake_assets.landing.state import Epoch, Ledger, Loss, SharedState, Stops
+from lake_assets.landing.tail import Closed, Delivery, whole_open_files
+from lake_assets.landing.zone_tailer import begins_before, copy_file, missing_files
 from lake_assets.landing.zones import ZoneWriter
 
-Place = tuple[int, int, int]
+Hole = tuple[int, int, int]
 """Partition, first and last offset."""
 
 
@@ -103,22 +99,22 @@ def _next_epoch(landed: Landed, topic_id: str, partitions: Iterable[int]) -> Epo
 
 
 def _lost_by_some(
-    landed: Landed, begun: Mapping[int, int], limits: Mapping[int, int], for_good: Sequence[Place]
-) -> dict[Place, tuple[str, ...]]:
+    landed: Landed, begun: Mapping[int, int], limits: Mapping[int, int], for_good: Sequence[Hole]
+) -> dict[Hole, tuple[str, ...]]:
     """Return the ranges that some zones lack, and that are not lost for good, with these zones."""
     known = [Cover({partition: (first, last)}, readable=True) for partition, first, last in for_good]
-    lost: dict[Place, tuple[str, ...]] = {}
+    lost: dict[Hole, tuple[str, ...]] = {}
     for zone, covers in sorted(landed.covers.items()):
         for place in _places(uncovered([*covers, *known], begun, limits)):
             lost[place] = (*lost.get(place, ()), zone)
     return lost
 
 
-def _places(holes: Mapping[int, Sequence[tuple[int, int]]]) -> list[Place]:
+def _places(holes: Mapping[int, Sequence[tuple[int, int]]]) -> list[Hole]:
     return [(partition, first, last) for partition, spans in sorted(holes.items()) for first, last in spans]
 
 
-def _loss(topic: str, place: Place, zones: tuple[str, ...], reason: str, now: datetime) -> Loss:
+def _loss(topic: str, place: Hole, zones: tuple[str, ...], reason: str, now: datetime) -> Loss:
     partition, first, last = place
     return Loss(topic, partition, first, last, zones, for_good=True, reason=reason, accepted_at=now)
 
@@ -130,16 +126,28 @@ class Accepted:
     Attributes:
         epoch: The epoch from now on, if Kafka has another topic; None if it has the same.
         losses: What is lost, and to which zones.
+        closed: What was read before Kafka lost it, and has landed from open files.
         copied: Zone and name of each file that was copied from another zone.
     """
 
     epoch: Epoch | None
     losses: Sequence[Loss]
+    closed: Sequence[Closed]
     copied: Sequence[tuple[str, str]]
 
 
-def accept(writers: Sequence[ZoneWriter], servers: str, topic: str, *, now: datetime) -> Accepted:
+def accept(
+    writers: Sequence[ZoneWriter],
+    servers: str,
+    topic: str,
+    *,
+    now: datetime,
+    feed: Feed | None = None,
+    scrub: Scrub | None = None,
+) -> Accepted:
     """Record what is lost of a topic, and copy the files that only one zone has, so that the zones can continue.
+
+    What a zone has read into an open file and Kafka does not have any more lands as a file.
 
     If it dies, another call finishes it. Zones that run continue within a minute, the others when they start.
 
@@ -148,6 +156,8 @@ def accept(writers: Sequence[ZoneWriter], servers: str, topic: str, *, now: date
         servers: Of Kafka, `host:port`, comma-separated.
         topic: The topic.
         now: The present time.
+        feed: Of the topic; without it, open files do not land.
+        scrub: How deletion requests of the topic find their records.
 
     Raises:
         UsageError: Files of the topic are in quarantine, or the new topic has fewer partitions.
@@ -155,21 +165,56 @@ def accept(writers: Sequence[ZoneWriter], servers: str, topic: str, *, now: date
         FileDamaged: A file that is to be copied is damaged.
     """
     manifest = writers[0].manifest
-    _require_decided(manifest, topic)
+    waiting = [entry for entry in quarantined(manifest) if parse_shard(entry.file.shard).topic == topic]
+    if waiting:
+        raise UsageError(
+            f"{len(waiting)} files of {topic} are in quarantine, so it is not known yet what is lost.",
+            remedy="Decide on them first: `lake landing quarantine list`.",
+        )
     watched = watch_topics(manifest, servers, [topic], now=now)[topic]
+    needed = 1 + max(landed_ends(manifest, topic), default=-1)
+    if watched.replaced and len(watched.state.ends) < needed:
+        raise UsageError(
+            f"The new topic {topic} has {len(watched.state.ends)} partitions, but {needed} have landed.",
+            remedy=f"Create it with {needed} partitions or more: files of a missing partition could not be loaded.",
+        )
+    closed = _close_open_files(writers, feed, scrub, watched, now=now) if feed else []
     entries = manifest.entries(topic=topic, stages=CURRENT_STAGES)
     zones = [writer.zone.name for writer in writers]
     found = decide(
         _landed(manifest, watched.epoch, entries, zones), watched.state.topic_id, watched.state.earliest, now=now
     )
-    if found.epoch != watched.epoch:
-        _require_partitions(topic, landed_ends(manifest, topic), watched.state.ends)
     Ledger(manifest).accept(found.epoch, found.losses, after=watched.epoch, now=now)
     reach("landing-accepted")
     forget_lost_dead_letters(manifest, topic, watched.earliest)
     copied = _copy_lacking(writers, topic, found, watched, now=now)
     Stops(manifest).clear(topic, zones)
-    return Accepted(found.epoch if found.epoch != watched.epoch else None, found.losses, copied)
+    return Accepted(found.epoch if found.epoch != watched.epoch else None, found.losses, closed, copied)
+
+
+def _close_open_files(
+    writers: Sequence[ZoneWriter], feed: Feed, scrub: Scrub | None, watched: WatchedTopic, *, now: datetime
+) -> list[Closed]:
+    """Land the open files whose next messages Kafka does not have: for each partition the longest one of all zones."""
+    manifest, topic = writers[0].manifest, feed.topic
+    ends = landed_ends(manifest, topic)
+    longest: dict[int, tuple[ZoneWriter, Closed]] = {}
+    for writer in writers:
+        for first, records in whole_open_files(writer.zone, topic, watched.epoch.topic_id):
+            place, last = Place(topic, records[0].partition), records[-1].offset
+            can_go_on = not watched.replaced and last + 1 >= watched.earliest.get(place.partition, 0)
+            if can_go_on or first < ends.get(place.partition, 0):
+                continue
+            policies = SharedState(manifest).policies(*place)
+            dead = [record for record in records if feed.flaw_of(record, policies) is not None]
+            closed = Closed(place, first, last, [record for record in records if record not in dead], dead)
+            if place.partition not in longest or last > longest[place.partition][1].last:
+                longest[place.partition] = writer, closed
+    for writer, closed in longest.values():
+        # Kafka cannot be asked how many messages it gave.
+        delivery = Delivery(writer, lambda: now, count_given=lambda *_: 0, scrubs={topic: scrub} if scrub else {})
+        delivery.take(closed)
+    return [closed for _, closed in longest.values()]
 
 
 def _landed(manifest: Manifest, epoch: Epoch, entries: Sequence[Entry], zones: Sequence[str]) -> Landed:
@@ -190,37 +235,8 @@ def _copy_lacking(
     zones = [writer.zone for writer in writers]
     copied = []
     for writer in writers:
-        for file in _lacking(writer, topic):
-            if _begins_before(file, limits):
+        for file in missing_files(writer.manifest, writer.zone.name, topic, anywhere=True):
+            if begins_before(file, limits):
                 copy_file(writer, zones, file, now=now)
                 copied.append((writer.zone.name, file.name))
     return copied
-
-
-def _lacking(writer: ZoneWriter, topic: str) -> list[DataFile]:
-    entries = writer.manifest.entries(topic=topic, stages=CURRENT_STAGES, verdicts=ALL_VERDICTS)
-    own = [entry.file for entry in entries if entry.file.zone == writer.zone.name]
-    others = [entry for entry in entries if entry.file.zone != writer.zone.name]
-    return gaps(own, others, anywhere=True)
-
-
-def _begins_before(file: DataFile, limits: Mapping[int, int]) -> bool:
-    return any(first < limits.get(partition, 0) for partition, first in first_offsets([file]).items())
-
-
-def _require_decided(manifest: Manifest, topic: str) -> None:
-    waiting = [entry for entry in quarantined(manifest) if parse_shard(entry.file.shard).topic == topic]
-    if waiting:
-        raise UsageError(
-            f"{len(waiting)} files of {topic} are in quarantine, so it is not known yet what is lost.",
-            remedy="Decide on them first: `lake landing quarantine list`.",
-        )
-
-
-def _require_partitions(topic: str, landed: Collection[int], found: Collection[int]) -> None:
-    needed = 1 + max(landed, default=-1)
-    if len(found) < needed:
-        raise UsageError(
-            f"The new topic {topic} has {len(found)} partitions, but {needed} have landed.",
-            remedy=f"Create it with {needed} partitions or more: files of a missing partition could not be loaded.",
-        )

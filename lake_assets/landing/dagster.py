@@ -38,8 +38,7 @@ a zone: while another one does, a run of a zone's asset fails and says so.
 import json
 import warnings
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -47,7 +46,7 @@ import dagster as dg
 
 from lake_assets.base.hours import hour_key
 from lake_assets.connections.addresses import kafka_address, required
-from lake_assets.errors import LakeError, ServiceError, UsageError
+from lake_assets.errors import LakeError, ServiceError
 from lake_assets.incremental.dagster.asset_specs import asset_key
 from lake_assets.incremental.dagster.assets import failure
 from lake_assets.incremental.dagster.lake_resource import ConfiguredBySettings, catalog_of
@@ -58,7 +57,7 @@ from lake_assets.incremental.from_settings import open_pipeline
 from lake_assets.landing.heal import verify
 from lake_assets.landing.kafka import Lag, Mark, beat, ends, lag, logical_ends, remove_landed
 from lake_assets.landing.landing_service import LandingService
-from lake_assets.landing.loading import Loaded, Progress, progress_of
+from lake_assets.landing.loading import Loaded, progress_of
 from lake_assets.landing.manifest import CURRENT_STAGES, Entry, Manifest, files_of, shards_of, status
 from lake_assets.landing.messages import Feed, feed_of
 from lake_assets.landing.operations import GroupLimits, keep_up, merge, shard_files
@@ -131,9 +130,11 @@ class ZoneComparison:
         """One line for each stop and each file, up to `SHOWN`: name, offsets, checksum, and what is wrong with it."""
         if self.passed:
             return AGREE
-        entries = [*self.quarantined, *self.overdue]
         lines = [f"{stop.sentence} {stop.remedy}" for stop in self.stops]
-        lines += map(_describe, entries)
+        for entry in (*self.quarantined, *self.overdue):
+            file = entry.file
+            problem = entry.reason or f"has waited for the other zone since {entry.added_at:%Y-%m-%d %H:%M:%S}"
+            lines.append(f"{file.name} of zone {file.zone} ({offsets(file)}, {file.checksum}): {problem}")
         return "\n".join(lines[:SHOWN])
 
     @property
@@ -179,12 +180,7 @@ def zones_equal_check(feed: Feed, clock: Clock, deadline: timedelta) -> dg.Asset
     def check(context: dg.AssetCheckExecutionContext, lake_assets_landing: LandingResource) -> dg.AssetCheckResult:
         service = lake_assets_landing.service()
         found = compare_zones(service.manifest, feed.topic, now=clock(), deadline=deadline)
-        return dg.AssetCheckResult(
-            passed=found.passed,
-            severity=dg.AssetCheckSeverity.ERROR,
-            description=found.description,
-            metadata=found.metadata,
-        )
+        return dg.AssetCheckResult(passed=found.passed, description=found.description, metadata=found.metadata)
 
     return check
 
@@ -195,9 +191,8 @@ def zones_equal_evaluation(topic: str, found: ZoneComparison) -> dg.AssetCheckEv
         asset_key=load_key(topic),
         check_name=ZONES_EQUAL,
         passed=found.passed,
-        severity=dg.AssetCheckSeverity.ERROR,
-        description=found.description,
         metadata=found.metadata,
+        description=found.description,
     )
 
 
@@ -209,25 +204,14 @@ def lag_check(topic: str, zone: str) -> dg.AssetCheckSpec:
 
 def lag_evaluation(topic: str, zone: str, found: Lag, deadline: timedelta) -> dg.AssetCheckEvaluation:
     """Return the result of the `lag` check as an event outside a run."""
-    late = found.age > deadline
-    if late:
+    passed = found.age <= deadline
+    description = "No message has waited longer than the deadline."
+    if not passed:
         description = f"Messages have waited for {found.age} to be landed. Run `lake landing run`."
-    else:
-        description = "No message has waited longer than the deadline."
+    metadata = {"messages": found.messages, "age (seconds)": found.age.total_seconds()}
     return dg.AssetCheckEvaluation(
-        asset_key=zone_key(topic, zone),
-        check_name=LAG,
-        passed=not late,
-        severity=dg.AssetCheckSeverity.ERROR,
-        description=description,
-        metadata={"messages": found.messages, "age (seconds)": found.age.total_seconds()},
+        asset_key=zone_key(topic, zone), check_name=LAG, passed=passed, metadata=metadata, description=description
     )
-
-
-def _describe(entry: Entry) -> str:
-    file = entry.file
-    problem = entry.reason or f"has waited for the other zone since {entry.added_at:%Y-%m-%d %H:%M:%S}"
-    return f"{file.name} of zone {file.zone} ({offsets(file)}, {file.checksum}): {problem}"
 
 
 PERIOD = timedelta(minutes=5)
@@ -235,20 +219,9 @@ PERIOD = timedelta(minutes=5)
 Event = dg.AssetMaterialization | dg.AssetObservation
 
 
-@dataclass(frozen=True)
-class Movement:
-    """The state of a topic at a tick, and its events.
-
-    Attributes:
-        stored: For the cursor: what was reported last, and when.
-        events: Empty if nothing is to be reported.
-    """
-
-    stored: dict[str, Any]
-    events: Sequence[Event]
-
-
-def movement(service: LandingService, feed: Feed, before: dict[str, Any] | None, *, now: datetime) -> Movement:
+def movement(
+    service: LandingService, feed: Feed, before: dict[str, Any] | None, *, now: datetime
+) -> tuple[dict[str, Any], list[Event]]:
     """Return what has moved in a topic since it was reported last.
 
     Args:
@@ -257,47 +230,44 @@ def movement(service: LandingService, feed: Feed, before: dict[str, Any] | None,
         before: What the last call stored; None for the first one.
         now: The present time.
 
+    Returns:
+        For the cursor: what was reported last, and when. And the events, if something is to be reported.
+
     Raises:
         ServiceError: Kafka does not answer.
     """
     progress = progress_of(service.catalog, feed.raw.table, feed.topic)
-    state: dict[str, Any] = {zone: _files(service, feed.topic, zone) for zone in ZONES}
-    state["batch"] = progress.batch
+    state: dict[str, Any] = {"batch": progress.batch}
+    for zone in ZONES:  # the version of the manifest that added the newest file
+        state[zone] = max((entry.version for entry in service.manifest.entries(zone, feed.topic)), default=0)
     last = before or {**dict.fromkeys(state, 0), "at": None}
     is_early = last["at"] is not None and now < datetime.fromisoformat(last["at"]) + PERIOD
     changed = {name for name, value in state.items() if value != last[name]}
     if is_early or not changed:
-        return Movement(last, ())
-    return Movement({**state, "at": now.isoformat()}, list(_events(service, feed, progress, changed)))
-
-
-def _files(service: LandingService, topic: str, zone: str) -> int:
-    """Return the version of the manifest that added the newest file of a topic in a zone; 0 if there is none."""
-    return max((entry.version for entry in service.manifest.entries(zone, topic)), default=0)
-
-
-def _events(service: LandingService, feed: Feed, progress: Progress, changed: set[str]) -> Iterator[Event]:
+        return last, []
+    events: list[Event] = []
     if changed.intersection(ZONES):
-        offsets = with_text_keys(ends(service.servers, feed.topic))
-        yield dg.AssetObservation(topic_key(feed.topic), metadata={"end offsets": dg.MetadataValue.json(offsets)})
+        in_kafka = with_text_keys(ends(service.servers, feed.topic))
+        events.append(dg.AssetObservation(topic_key(feed.topic), metadata={"end offsets": in_kafka}))
     for zone in ZONES:
         if zone in changed:
             metadata = zone_metadata(service, feed.topic, zone)
-            yield dg.AssetMaterialization(zone_key(feed.topic, zone), metadata=metadata)
+            events.append(dg.AssetMaterialization(zone_key(feed.topic, zone), metadata=metadata))
     if "batch" in changed:
-        yield dg.AssetMaterialization(load_key(feed.topic), metadata=_progress_metadata(progress))
+        loaded: dict[str, Any] = {
+            "batch": progress.batch,
+            "next offsets": with_text_keys(progress.offsets),
+            "complete through": _hour(progress.complete_through(progress.offsets)),
+        }
+        events.append(dg.AssetMaterialization(load_key(feed.topic), metadata=loaded))
+    return {**state, "at": now.isoformat()}, events
 
 
-def _progress_metadata(progress: Progress) -> dict[str, dg.MetadataValue]:
-    through = progress.complete_through(progress.offsets)
-    return {
-        "batch": dg.MetadataValue.int(progress.batch),
-        "next offsets": dg.MetadataValue.json(with_text_keys(progress.offsets)),
-        "complete through": dg.MetadataValue.text("none" if through is None else hour_key(through)),
-    }
+def _hour(through: int | None) -> str:
+    return "none" if through is None else hour_key(through)
 
 
-def zone_metadata(service: LandingService, topic: str, zone: str) -> dict[str, dg.MetadataValue]:
+def zone_metadata(service: LandingService, topic: str, zone: str) -> dict[str, Any]:
     """Return the numbers of files and records of a topic in a zone, and the next offsets by shard and partition."""
     verified = provisional = quarantined = records = dead_letters = 0
     next_offsets: dict[str, dict[str, int]] = {}
@@ -314,12 +284,12 @@ def zone_metadata(service: LandingService, topic: str, zone: str) -> dict[str, d
             records += found.records
             next_offsets[found.shard] = with_text_keys(found.next)
     return {
-        "files verified": dg.MetadataValue.int(verified),
-        "files provisional": dg.MetadataValue.int(provisional),
-        "files quarantined": dg.MetadataValue.int(quarantined),
-        "records": dg.MetadataValue.int(records),
-        "dead letters": dg.MetadataValue.int(dead_letters),
-        "next offsets": dg.MetadataValue.json(next_offsets),
+        "files verified": verified,
+        "files provisional": provisional,
+        "files quarantined": quarantined,
+        "records": records,
+        "dead letters": dead_letters,
+        "next offsets": next_offsets,
     }
 
 
@@ -329,14 +299,6 @@ Cursor = dict[str, dict[str, Any]]
 """Check and topic, or zone and topic → the last result. The keys `told`, `ends`, `at` and `passed` are stored."""
 
 SHARDS = dg.DynamicPartitionsDefinition(name="landing_shard")
-
-
-@dataclass(frozen=True)
-class _Results:
-    """The results of a tick: what the cursor stores of them, and the events of those that have changed."""
-
-    stored: Cursor = field(default_factory=dict)
-    events: list[dg.AssetCheckEvaluation | Event] = field(default_factory=list)
 
 
 def landing_sensor(feeds: Sequence[Feed], clock: Clock, deadline: timedelta) -> dg.SensorDefinition:
@@ -354,27 +316,45 @@ def landing_sensor(feeds: Sequence[Feed], clock: Clock, deadline: timedelta) -> 
             service = lake_assets_landing.service()
         except ServiceError as error:
             return dg.SensorResult(cursor=context.cursor, skip_reason=str(error))
-        comparisons = _compare_zones(service, feeds, cursor, clock(), deadline)
+        results: list[dg.AssetCheckEvaluation] = []
+        for feed in feeds:  # a comparison has changed if its description names other files than the last one
+            key = f"{ZONES_EQUAL} {feed.topic}"
+            found = compare_zones(service.manifest, feed.topic, now=clock(), deadline=deadline)
+            if cursor.get(key, {"told": AGREE}) != {"told": found.description}:
+                results.append(zones_equal_evaluation(feed.topic, found))
+            cursor[key] = {"told": found.description}
+        moved: list[Event] = []
         try:
-            lags = _evaluate_lags(service, feeds, cursor, clock(), deadline)
-            moved = _movements(service, feeds, cursor, clock())
+            lags = _lags(service, feeds, cursor, clock(), deadline)
+            movements = {}
+            for feed in feeds:
+                key = f"moved {feed.topic}"
+                movements[key] = movement(service, feed, cursor.get(key), now=clock())
         except ServiceError as error:
-            lags = moved = _Results()
             skip_reason = str(error)
         else:
-            count = len(comparisons.events) + len(lags.events)
-            skip_reason = f"No run is needed. Check results reported: {count}; movements: {len(moved.events)}."
+            for key, (stored, result) in lags.items():
+                results += [result] if cursor.get(key, {}).get("passed") is not stored["passed"] else []
+                cursor[key] = stored
+            for key, (stored, events) in movements.items():
+                cursor[key] = stored
+                moved += events
+            skip_reason = f"No run is needed. Check results reported: {len(results)}; movements: {len(moved)}."
+        known = context.instance.get_dynamic_partitions(str(SHARDS.name))
+        new = {str(shard) for shard in shards_of(service.manifest)}.difference(known)
         return dg.SensorResult(
-            asset_events=[*comparisons.events, *lags.events, *moved.events],
-            cursor=json.dumps({**cursor, **comparisons.stored, **lags.stored, **moved.stored}),
-            dynamic_partitions_requests=_new_shards(service, context.instance),
+            asset_events=[*results, *moved],
+            cursor=json.dumps(cursor),
+            dynamic_partitions_requests=[SHARDS.build_add_request(sorted(new))] if new else [],
             skip_reason=skip_reason,
         )
 
+    monitored = [load_key(feed.topic) for feed in feeds]
+    monitored += [zone_key(feed.topic, zone) for feed in feeds for zone in ZONES]
     return dg.SensorDefinition(
         name="landing_sensor",
         evaluation_fn=evaluate,
-        asset_selection=_monitored_keys(feeds),
+        asset_selection=monitored,
         minimum_interval_seconds=TICK_SECONDS,
         default_status=dg.DefaultSensorStatus.RUNNING,
         description=(
@@ -384,75 +364,25 @@ def landing_sensor(feeds: Sequence[Feed], clock: Clock, deadline: timedelta) -> 
     )
 
 
-def _monitored_keys(feeds: Sequence[Feed]) -> list[dg.AssetKey]:
-    keys = []
-    for feed in feeds:
-        keys += [zone_key(feed.topic, zone) for zone in ZONES]
-        keys.append(load_key(feed.topic))
-    return keys
-
-
-def _new_shards(service: LandingService, instance: dg.DagsterInstance) -> list[dg.AddDynamicPartitionsRequest]:
-    known = instance.get_dynamic_partitions(str(SHARDS.name))
-    new = {str(shard) for shard in shards_of(service.manifest)}.difference(known)
-    return [SHARDS.build_add_request(sorted(new))] if new else []
-
-
-def _compare_zones(
+def _lags(
     service: LandingService, feeds: Sequence[Feed], cursor: Cursor, now: datetime, deadline: timedelta
-) -> _Results:
-    """Compare the zones. A result has changed if its description names other files than the last one."""
-    results = _Results()
+) -> dict[str, tuple[dict[str, Any], dg.AssetCheckEvaluation]]:
+    """Return for each zone and topic what the cursor stores of its lag, and its result. Raises `ServiceError`."""
+    results = {}
     for feed in feeds:
-        key = f"{ZONES_EQUAL} {feed.topic}"
-        found = compare_zones(service.manifest, feed.topic, now=now, deadline=deadline)
-        results.stored[key] = {"told": found.description}
-        if cursor.get(key, {"told": AGREE}) != results.stored[key]:
-            results.events.append(zones_equal_evaluation(feed.topic, found))
-    return results
-
-
-def _evaluate_lags(
-    service: LandingService, feeds: Sequence[Feed], cursor: Cursor, now: datetime, deadline: timedelta
-) -> _Results:
-    """Evaluate the lag of each zone in each topic. Raises `ServiceError` if Kafka does not answer."""
-    results = _Results()
-    for feed in feeds:
-        kafka_ends = logical_ends(service.manifest, service.servers, feed.topic)
+        in_kafka = logical_ends(service.manifest, service.servers, feed.topic)
         for zone in ZONES:
             key = f"{zone} {feed.topic}"
             files = files_of(service.manifest.entries(zone, feed.topic))
             read = with_idle(next_offsets(files), idle_spans(service.manifest, feed.topic).get(zone, {}))
-            found = lag(kafka_ends, read, _mark_of(cursor.get(key)), now=now)
-            results.stored[key] = _stored_lag(found, deadline)
-            if cursor.get(key, {}).get("passed") is not results.stored[key]["passed"]:
-                results.events.append(lag_evaluation(feed.topic, zone, found, deadline))
+            before, mark = cursor.get(key), None
+            if before is not None:
+                mark = Mark(with_number_keys(before["ends"]), datetime.fromisoformat(before["at"]))
+            found = lag(in_kafka, read, mark, now=now)
+            stored = {"ends": with_text_keys(found.mark.ends), "at": found.mark.at.isoformat()}
+            passed = {"passed": found.age <= deadline}
+            results[key] = {**stored, **passed}, lag_evaluation(feed.topic, zone, found, deadline)
     return results
-
-
-def _movements(service: LandingService, feeds: Sequence[Feed], cursor: Cursor, now: datetime) -> _Results:
-    """Report what has moved from topics to zones and raw tables. Raises `ServiceError` if Kafka does not answer."""
-    results = _Results()
-    for feed in feeds:
-        key = f"moved {feed.topic}"
-        found = movement(service, feed, cursor.get(key), now=now)
-        results.stored[key] = found.stored
-        results.events.extend(found.events)
-    return results
-
-
-def _stored_lag(found: Lag, deadline: timedelta) -> dict[str, Any]:
-    return {
-        "ends": with_text_keys(found.mark.ends),
-        "at": found.mark.at.isoformat(),
-        "passed": found.age <= deadline,
-    }
-
-
-def _mark_of(stored: dict[str, Any] | None) -> Mark | None:
-    if stored is None:
-        return None
-    return Mark(with_number_keys(stored["ends"]), datetime.fromisoformat(stored["at"]))
 
 
 _MEGABYTE = 1 << 20
@@ -485,10 +415,7 @@ def compaction_job(clock: Clock) -> dg.JobDefinition:
     ) -> None:
         service = lake_assets_landing.service()
         shard = parse_shard(context.partition_key)
-        with suppress(UsageError):  # of a topic that is not declared any more, nobody knows the ids
-            bring_to_its_shards(
-                service.zones, shard.topic, lambda: feed_of(service.feeds, shard.topic).distinct_id_of, clock
-            )
+        bring_to_its_shards(service.zones, shard.topic, lambda: service.feeds, clock)
         for writer in service.zones:
             made = merge(writer, shard, limits_of(config), now=clock())
             context.log.info(f"{shard} in zone {writer.zone.name}: {len(made)} columnar files made")
@@ -755,21 +682,16 @@ def load_asset(feed: Feed, zones: Sequence[str]) -> dg.AssetsDefinition:
     return step
 
 
-def load_metadata(loaded: Sequence[Loaded]) -> dict[str, dg.MetadataValue]:
+def load_metadata(loaded: Sequence[Loaded]) -> dict[str, Any]:
     """Return the numbers of batches and rows of a run; if it loaded any, also the next offsets and complete-through."""
-    metadata: dict[str, dg.MetadataValue] = {
-        "batches": dg.MetadataValue.int(len(loaded)),
-        "rows": dg.MetadataValue.int(sum(batch.rows for batch in loaded)),
-        "rows dropped (erased)": dg.MetadataValue.int(sum(batch.erased for batch in loaded)),
+    metadata: dict[str, Any] = {
+        "batches": len(loaded),
+        "rows": sum(batch.rows for batch in loaded),
+        "rows dropped (erased)": sum(batch.erased for batch in loaded),
     }
     if loaded:
-        last = loaded[-1]
-        through = last.complete_through
-        next_offsets: dict[str, int] = {}
-        for batch in loaded:
-            next_offsets |= {str(partition): end for partition, (_, end) in batch.offsets.items()}
-        metadata["next offsets"] = dg.MetadataValue.json(next_offsets)
-        metadata["complete through"] = dg.MetadataValue.text("none" if through is None else hour_key(through))
+        following = {str(partition): end for batch in loaded for partition, (_, end) in batch.offsets.items()}
+        metadata |= {"next offsets": following, "complete through": _hour(loaded[-1].complete_through)}
     return metadata
 
 
@@ -818,16 +740,13 @@ def landing_definitions(
     upkeep, verification = upkeep_job(clock), verification_job(clock, deadline)
     compaction = compaction_job(clock)
     return dg.Definitions(
-        assets=[*map(topic_spec, feeds), *_assets(feeds)],
+        assets=[
+            *map(topic_spec, feeds),
+            *(zone_asset(feed, zone) for feed in feeds for zone in ZONES),
+            *(load_asset(feed, ZONES) for feed in feeds),
+        ],
         asset_checks=[zones_equal_check(feed, clock, deadline) for feed in feeds],
         sensors=[landing_sensor(feeds, clock, deadline), merging_sensor(compaction, clock)],
         jobs=[compaction, reshard_job(clock), upkeep, verification],
         schedules=[schedule_of(upkeep, maintenance_cron), schedule_of(verification, verify_cron)],
     )
-
-
-def _assets(feeds: Sequence[Feed]) -> Iterator[dg.AssetsDefinition]:
-    for feed in feeds:
-        for zone in ZONES:
-            yield zone_asset(feed, zone)
-        yield load_asset(feed, ZONES)

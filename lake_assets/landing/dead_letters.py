@@ -13,7 +13,6 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from operator import attrgetter
 
-from pyiceberg.catalog import Catalog
 from pyiceberg.table import Table
 
 from lake_assets.base.hours import from_milliseconds, is_moment
@@ -28,7 +27,6 @@ from lake_assets.landing.loading import (
     Progress,
     Spans,
     commit,
-    progress_of,
     read_progress,
 )
 from lake_assets.landing.manifest import Entry, Manifest, files_of
@@ -111,21 +109,20 @@ class DeadLetters:
 
 
 def dead_letters(
-    manifest: Manifest, zones: Sequence[Zone], catalog: Catalog, feed: Feed, *, limit: float
+    manifest: Manifest, zones: Sequence[Zone], progress: Progress, feed: Feed, *, limit: float
 ) -> DeadLetters:
     """Return the unsettled dead letters of a topic.
 
     Args:
         manifest: Of the zones.
         zones: The zones that may be read.
-        catalog: Of the raw table.
+        progress: Of the raw table.
         feed: The topic.
         limit: The share of dead letters beyond which complete-through stands still.
 
     Raises:
         FileDamaged: A file is damaged in each zone that has it.
     """
-    progress = progress_of(catalog, feed.raw.table, feed.topic)
     unsettled = 0
     newest: list[DeadLetter] = []
     for entries in reversed(_same_files(manifest, zones, feed.topic)):

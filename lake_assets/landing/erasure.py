@@ -38,7 +38,7 @@ from lake_assets.landing.manifest import (
     open_manifest,
 )
 from lake_assets.landing.messages import Feed, Scrub, feeds
-from lake_assets.landing.operations import remove_unscrubbed, scrub
+from lake_assets.landing.operations import drop_leftovers, remove_unscrubbed, scrub
 from lake_assets.landing.records import NAME, Record
 from lake_assets.landing.state import DeletionRequest, SharedState
 from lake_assets.landing.zones import ZoneWriter, is_locked, landed_without_manifest, open_zones
@@ -111,8 +111,7 @@ def erase_landed(
     requested = list(erasures)
     done = LandedErasure()
     for writer in writers:
-        drafts = writer.zone.drop_drafts(now - GRACE)
-        done += LandedErasure(removed=len(drafts))
+        done += LandedErasure(removed=len(drop_leftovers(writer, before=now - GRACE)))
     for feed in feeds(pipeline, prefix=settings.landing_prefix):
         concerned = [erasure for erasure in requested if erasure.subject == feed.subject]
         topic = _TopicErasure(settings, writers, feed)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import zlib
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from typing import IO, Any
 
@@ -61,12 +61,24 @@ _PARQUET = pa.schema(
 
 def write(kind: Kind, opened: IO[bytes], records: Iterable[Record]) -> None:
     """Write records to an open file, in their order. One Avro block or Parquet row group is in memory at a time."""
-    _WRITERS[kind](opened, records)
+    if kind == "columnar":
+        with pq.ParquetWriter(opened, _PARQUET, compression="zstd") as columns:
+            for rows in _row_groups(records):
+                columns.write_table(pa.Table.from_pylist(list(map(_row, rows)), schema=_PARQUET))
+        return
+    writer = Writer(opened, _AVRO, codec="null", sync_interval=_BLOCK_BYTES, sync_marker=_MARKER)
+    for record in records:
+        writer.write(_row(record))
+    writer.flush()
 
 
 def read(kind: Kind, opened: IO[bytes]) -> Iterator[Record]:
     """Yield the records of a file, in their order. For a damaged file, the library's own errors pass through."""
-    yield from _READERS[kind](opened)
+    if kind == "append":
+        yield from map(_record, fastavro.reader(opened))
+        return
+    for batch in pq.ParquetFile(opened).iter_batches(ROWS):
+        yield from map(_record, batch.to_pylist())
 
 
 def append(opened: IO[bytes], records: Iterable[Record], metadata: Mapping[str, str]) -> None:
@@ -80,7 +92,7 @@ def append(opened: IO[bytes], records: Iterable[Record], metadata: Mapping[str, 
     writer = Writer(opened, _CHECKED, codec="null", sync_interval=1 << 30, sync_marker=_MARKER, metadata=dict(metadata))
     for record in records:
         check = zlib.crc32(record.canonical)
-        writer.write({**record._asdict(), "headers": _header_dicts(record), "check": check})
+        writer.write({**_row(record), "check": check})
     writer.flush()
     opened.flush()
 
@@ -106,36 +118,6 @@ def read_appended(opened: IO[bytes]) -> tuple[dict[str, str], list[Record], int]
     return metadata, records, end
 
 
-def _write_avro(opened: IO[bytes], records: Iterable[Record]) -> None:
-    writer = Writer(opened, _AVRO, codec="null", sync_interval=_BLOCK_BYTES, sync_marker=_MARKER)
-    for record in records:
-        writer.write({**record._asdict(), "headers": _header_dicts(record)})
-    writer.flush()
-
-
-def _read_avro(opened: IO[bytes]) -> Iterator[Record]:
-    for row in fastavro.reader(opened):
-        yield _record(row)
-
-
-def _write_parquet(opened: IO[bytes], records: Iterable[Record]) -> None:
-    with pq.ParquetWriter(opened, _PARQUET, compression="zstd") as writer:
-        for rows in _row_groups(records):
-            writer.write_table(_parquet_table(rows))
-
-
-def _parquet_table(rows: list[Record]) -> pa.Table:
-    columns: dict[str, list[object]] = {name: [] for name in Record._fields}
-    for record in rows:
-        columns["partition"].append(record.partition)
-        columns["offset"].append(record.offset)
-        columns["timestamp"].append(record.timestamp)
-        columns["key"].append(record.key)
-        columns["value"].append(record.value)
-        columns["headers"].append(_header_dicts(record))
-    return pa.table(columns, schema=_PARQUET)
-
-
 def _row_groups(records: Iterable[Record]) -> Iterator[list[Record]]:
     rows: list[Record] = []
     size = 0
@@ -150,16 +132,9 @@ def _row_groups(records: Iterable[Record]) -> Iterator[list[Record]]:
         yield rows
 
 
-def _read_parquet(opened: IO[bytes]) -> Iterator[Record]:
-    for batch in pq.ParquetFile(opened).iter_batches(ROWS):
-        for row in batch.to_pylist():
-            yield _record(row)
-
-
-def _header_dicts(record: Record) -> list[dict[str, object]]:
-    if not record.headers:
-        return []
-    return [{"name": name, "value": value} for name, value in record.headers]
+def _row(record: Record) -> dict[str, Any]:
+    headers = [{"name": name, "value": value} for name, value in record.headers] if record.headers else []
+    return {**record._asdict(), "headers": headers}
 
 
 def _record(row: Any) -> Record:
@@ -172,13 +147,3 @@ def _record(row: Any) -> Record:
         row["value"],
         tuple((header["name"], header["value"]) for header in headers),
     )
-
-
-_WRITERS: Mapping[Kind, Callable[[IO[bytes], Iterable[Record]], None]] = {
-    "append": _write_avro,
-    "columnar": _write_parquet,
-}
-_READERS: Mapping[Kind, Callable[[IO[bytes]], Iterator[Record]]] = {
-    "append": _read_avro,
-    "columnar": _read_parquet,
-}

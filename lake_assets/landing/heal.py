@@ -1,23 +1,10 @@
 """Verification and repair of landed files, and decisions on quarantined ones.
 
-The checks of verification that need no file: what the manifest says of offsets, names and requests. Pure.
-
-Each of them sees rows that were lost or changed in the manifest itself.
-
-Quarantine: the files that differ from the other zone's files, and the decisions on them.
-
-Verification: repeats every check that was made when files were added, and checks the manifest against itself.
-
-It reads each file and changes nothing.
-
-Writing a damaged or missing file again, from the records of the other zone.
-
-The manifest has the checksum of the file's records. Whatever files of the other zone hold these records by now, they
-are the right ones if they have that checksum, so nothing has to be trusted.
-
-Files that the manifest does not name: added to it if their names prove what they are, else put in quarantine.
-
-Repair: what can be mended without a decision, from the other zone's files and from the folders.
+Verification repeats every check that was made when files were added, and checks the manifest against itself: it reads
+each file and changes nothing. Repair mends what needs no decision, from the other zone's files and from the folders.
+The manifest has the checksum of a file's records. Whatever files of the other zone hold these records by now, they are
+the right ones if they have that checksum, so nothing has to be trusted. A file that the manifest does not name is added
+to it if its name proves what it is, else put in quarantine.
 """
 
 from __future__ import annotations
@@ -32,18 +19,16 @@ from itertools import chain, combinations, permutations
 from multiprocessing import get_context
 from typing import Literal
 
-import sqlalchemy as sa
-
 from lake_assets.errors import FileDamaged, LandingError, OffsetsOverlap
 from lake_assets.landing import formats
 from lake_assets.landing.coverage import Cover, uncovered
-from lake_assets.landing.files import DRAFT, Draft, Zone, digest_of
+from lake_assets.landing.files import DRAFT, Zone, digest_of
 from lake_assets.landing.manifest import (
     ALL_STAGES,
     ALL_VERDICTS,
     CURRENT_STAGES,
-    FILES,
     Entry,
+    FileRows,
     Manifest,
     Verdict,
     begun_offsets,
@@ -57,10 +42,9 @@ from lake_assets.landing.manifest import (
 )
 from lake_assets.landing.operations import graph, unfinished_rounds
 from lake_assets.landing.records import (
+    KINDS,
     NAME,
-    SUFFIXES,
     DataFile,
-    Kind,
     RangeIndex,
     Ranges,
     Record,
@@ -74,10 +58,21 @@ from lake_assets.landing.records import (
     offsets,
     parse_shard,
     total,
+    union,
 )
 from lake_assets.landing.state import Ledger, SharedState, Stops
 from lake_assets.landing.zone_tailer import copy_file, is_verified, missing_files
 from lake_assets.landing.zones import ZoneWriter, no_such_zone
+
+REPAIR = "`lake landing repair`"
+GONE = "the folder of the zone and the manifest do not belong together"
+
+Decision = Literal["release", "discard"]
+Stored = tuple[Zone, DataFile]
+Check = Callable[[Stored], str | None]
+
+Progress = Callable[[int, int], None]
+"""Is called with the bytes read so far, and all bytes."""
 
 
 @dataclass(frozen=True)
@@ -95,224 +90,6 @@ class Finding:
     problem: str
     remedy: str = ""
     cause: str = ""
-
-
-@dataclass(frozen=True)
-class TopicRows:
-    """What the manifest has of a topic.
-
-    Attributes:
-        topic: The topic.
-        entries: Its files at any stage and with any verdict.
-        lost: Offsets that are lost for good.
-        begun: Partition → the first offset that any zone has landed.
-        ends: Zone → partition → the offset after the last one that it has landed.
-    """
-
-    topic: str
-    entries: Sequence[Entry]
-    lost: Sequence[Cover]
-    begun: Mapping[int, int]
-    ends: Mapping[str, Mapping[int, int]]
-
-
-def misnamed(entries: Iterable[Entry]) -> Iterator[Finding]:
-    """Yield files whose name does not follow from their shard, offsets, deletions and format."""
-    for file in files_of(entries):
-        if is_misnamed(file):
-            problem = f"({offsets(file)}) has a name that is not that of these offsets"
-            yield Finding(
-                file.zone, file.name, problem, discard_and_run(file), "has a name that is not that of its offsets"
-            )
-
-
-def is_misnamed(file: DataFile) -> bool:
-    """Return whether the name of a file does not fit its description."""
-    return file.name != file_name(file.shard, file.ranges, file.deletions, file.kind)
-
-
-def unrequested(entries: Iterable[Entry], requests: Collection[str]) -> Iterator[Finding]:
-    """Yield files that were scrubbed for requests that are not recorded. requests: the ids of all requests."""
-    for file in files_of(entries):
-        unknown = sorted(file.deletions.difference(requests))
-        if unknown:
-            topic = parse_shard(file.shard).topic
-            yield Finding(
-                file.zone,
-                file.name,
-                f"was scrubbed for {', '.join(unknown)}, which the manifest does not have",
-                f"`lake landing scrub {topic} ID --request {unknown[0]}`",
-                "was scrubbed for a request that the manifest does not have",
-            )
-
-
-def not_landed(rows: TopicRows, zone: str, missing: Sequence[Ranges]) -> Iterator[Finding]:
-    """Yield the offsets that are in no live file of a zone, although it has landed later ones, or these.
-
-    Args:
-        rows: Of the topic.
-        zone: The zone.
-        missing: The ranges of files that are already reported as missing in the zone.
-    """
-    whole = [entry for entry in rows.entries if not entry.file.holds_dead_letters]
-    own = [entry for entry in whole if entry.file.zone == zone]
-    covers = [*map(_cover, filter(_counts, own)), *rows.lost]
-    ends = _max_ends(next_offsets(files_of(own)), rows.ends.get(zone, {}))
-    holes = uncovered(covers, rows.begun, ends)
-    reported = RangeIndex(missing)
-    for partition, spans in holes.items():
-        for span in spans:
-            if not reported.overlaps({partition: span}):
-                yield _hole(rows.topic, zone, partition, span)
-
-
-def _counts(entry: Entry) -> bool:
-    """Return whether a file is read, or is reported by itself."""
-    return entry.stage == "live" or entry.verdict == "quarantined"
-
-
-def _cover(entry: Entry) -> Cover:
-    return Cover(entry.file.ranges, True, parse_shard(entry.file.shard))
-
-
-def without_partner(rows: TopicRows, zone: str) -> list[DataFile]:
-    """Return the verified files of other zones at whose offsets a zone has nothing any more, at any stage."""
-    indexes = {dead: _index(rows, zone, dead_letters=dead) for dead in (False, True)}
-    found = []
-    for entry in rows.entries:
-        file = entry.file
-        is_verified = entry.verdict == "verified" and entry.stage == "live" and file.zone != zone
-        if is_verified and not indexes[file.holds_dead_letters].overlaps(file.ranges):
-            found.append(file)
-    return found
-
-
-def overlapping_specifications(zone: str, entries: Iterable[Entry]) -> Iterator[Finding]:
-    """Yield live files that share records with a live file of another sharding specification."""
-    shards = _live_by_shard(zone, entries)
-    indexes = {shard: RangeIndex(file.ranges for file in files) for shard, files in shards.items()}
-    for shard, files in shards.items():
-        finer = [index for other, index in indexes.items() if other.of > shard.of and shard.overlaps(other)]
-        yield from _held_twice(files, finer)
-
-
-def _live_by_shard(zone: str, entries: Iterable[Entry]) -> dict[Shard, list[DataFile]]:
-    shards: dict[Shard, list[DataFile]] = {}
-    for entry in entries:
-        if entry.stage == "live" and entry.file.zone == zone:
-            shards.setdefault(parse_shard(entry.file.shard), []).append(entry.file)
-    return shards
-
-
-def _held_twice(files: Iterable[DataFile], finer: Sequence[RangeIndex]) -> Iterator[Finding]:
-    for file in files:
-        if any(index.overlaps(file.ranges) for index in finer):
-            problem = f"({offsets(file)}) holds records that files of other shards hold, too"
-            yield Finding(
-                file.zone, file.name, problem, discard_and_run(file), "holds records that other files hold, too"
-            )
-
-
-def discard_and_run(file: DataFile) -> str:
-    """Return the commands that let a zone land a file again."""
-    return f"`lake landing quarantine discard {file.zone} {file.name}`, then `lake landing run`"
-
-
-def _hole(topic: str, zone: str, partition: int, span: tuple[int, int]) -> Finding:
-    first, last = span
-    problem = f"p{partition}:[{first}:{last}] is in no file of this zone"
-    remedy = f"`lake landing repair`; then `lake landing run`; if Kafka has forgotten it, `lake landing accept {topic}`"
-    return Finding(zone, topic, problem, remedy, "offsets are in no file of this zone")
-
-
-def _index(rows: TopicRows, zone: str, *, dead_letters: bool) -> RangeIndex:
-    own = [file for file in files_of(rows.entries) if file.zone == zone]
-    return RangeIndex(file.ranges for file in own if file.holds_dead_letters == dead_letters)
-
-
-def _max_ends(*several: Mapping[int, int]) -> dict[int, int]:
-    found: dict[int, int] = {}
-    for ends in several:
-        for partition, end in ends.items():
-            found[partition] = max(end, found.get(partition, 0))
-    return found
-
-
-Decision = Literal["release", "discard"]
-
-
-def quarantined(manifest: Manifest) -> list[Entry]:
-    """Return the files that differ from another zone's file and wait for a decision."""
-    return manifest.entries(stages=ALL_STAGES, verdicts=("quarantined",))
-
-
-def decide(writers: Sequence[ZoneWriter], zone: str, name: str, decision: Decision, *, now: datetime) -> list[Entry]:
-    """Release or discard a quarantined file. If it dies, another call finishes it.
-
-    A provisional file can be discarded too, and a verified one that is damaged, misnamed, or overlaps another one.
-
-    Args:
-        writers: Of all zones.
-        zone: The zone of the file.
-        name: Of the file.
-        decision: `release` takes the file as right and the other zone's file as wrong; `discard` removes it.
-        now: The present time.
-
-    Returns:
-        The files of other zones that a release has put in quarantine.
-
-    Raises:
-        UsageError: There is no such zone or file, or its verdict does not allow the decision.
-    """
-    by_name = {writer.zone.name: writer for writer in writers}
-    if zone not in by_name:
-        raise no_such_zone(zone)
-    if decision == "discard":
-        _discard(by_name[zone], name)
-        return []
-    # Restored first: a file that the manifest calls verified must be in its place.
-    by_name[zone].zone.restore(name)
-    others = by_name[zone].manifest.release(zone, name, now=now)
-    for other in others:
-        by_name[other.file.zone].zone.quarantine(other.file.name)
-    return others
-
-
-def _discard(writer: ZoneWriter, name: str) -> None:
-    removed = writer.manifest.discard(writer.zone.name, name, verdicts=_discardable(writer, name))
-    for each in removed:
-        writer.zone.drop(each)
-
-
-def _discardable(writer: ZoneWriter, name: str) -> Sequence[Verdict]:
-    """Return the verdicts with which a file may be discarded: `verified` only if something is wrong with it."""
-    entry = writer.entry(name)
-    if entry is not None and entry.verdict == "verified" and _is_wrong(writer, entry.file):
-        return ALL_VERDICTS
-    return ("quarantined", "provisional")
-
-
-def _is_wrong(writer: ZoneWriter, file: DataFile) -> bool:
-    """Return whether a file is damaged, is not what its name says, or has an offset of another live file."""
-    if is_misnamed(file) or writer.zone.damage(file):
-        return True
-    others = files_of(writer.entries(parse_shard(file.shard).topic))
-    index = RangeIndex(other.ranges for other in others if _shares_records(file, other))
-    return index.overlaps(file.ranges)
-
-
-def _shares_records(file: DataFile, other: DataFile) -> bool:
-    return other.name != file.name and parse_shard(other.shard).overlaps(parse_shard(file.shard))
-
-
-REPAIR = "`lake landing repair`"
-GONE = "the folder of the zone and the manifest do not belong together"
-
-Stored = tuple[Zone, DataFile]
-Check = Callable[[Stored], str | None]
-
-Progress = Callable[[int, int], None]
-"""Is called with the bytes read so far, and all bytes."""
 
 
 @dataclass(frozen=True)
@@ -354,61 +131,62 @@ def verify(
         beside: What other checks have found; it comes first.
     """
     by_name = {zone.name: zone for zone in zones}
-    entries = _of_zones(by_name, manifest.entries(stages=CURRENT_STAGES))
-    findings = [*beside, *_mismatches(manifest, zones)]
-    gone = {found.zone for found in findings if found.cause == GONE}
+    entries = [entry for entry in manifest.entries(stages=CURRENT_STAGES) if entry.file.zone in by_name]
+    findings = list(beside)
+    gone = set()
+    for zone in zones:
+        mismatch = ZoneWriter(zone, manifest).storage_problem()
+        if mismatch is not None:  # its files are not read
+            gone.add(zone.name)
+            findings.append(Finding(zone.name, str(zone.folder), mismatch.problem.rstrip("."), mismatch.remedy, GONE))
     readable = [entry for entry in entries if entry.file.zone not in gone]
     findings += _damaged(manifest, by_name, readable, min(processes, len(readable)), progress)
     for zone in zones:
-        if zone.name in gone:
-            continue
-        findings += _strays(manifest, zone, now - deadline)
+        if zone.name not in gone:
+            findings += _strays(manifest, zone, now - deadline)
     findings += _differing(entries)
     findings += _overlapping(entries)
     findings += _unequal_to_their_origin(manifest, entries)
-    findings += manifest_findings(manifest, list(by_name))
-    for entry in _of_zones(by_name, manifest.overdue(now, deadline)):
-        findings.append(_overdue(entry, now))
-    for entry in _of_zones(by_name, quarantined(manifest)):
-        findings.append(_quarantined(entry))
-    findings += _stopped(manifest, by_name)
+    findings += _manifest_findings(manifest, by_name)
+    for entry in manifest.overdue(now, deadline):
+        waited = int((now - entry.added_at).total_seconds())
+        problem = (
+            f"({offsets(entry.file)}) has waited {waited} s for the other zone's file: "
+            "that zone lags, or a manifest write was lost"
+        )
+        remedy = "`lake landing run`, in all zones"
+        findings.append(_finding(entry.file, problem, "waits for the other zone's file", remedy))
+    for entry in quarantined(manifest):
+        command = f"`lake landing quarantine release {entry.file.zone} {entry.file.name}`"
+        problem = f"is quarantined: {entry.reason}".rstrip(".")
+        findings.append(
+            _finding(entry.file, problem, "is quarantined", f"{command}, or `discard` instead of `release`")
+        )
+    for stop in Stops(manifest).all():
+        findings.append(Finding(stop.zone, f"{stop.topic} p{stop.partition}", stop.problem, stop.remedy))
     files = files_of(readable)
     return Verification(
         files=len(files),
         records=sum(file.count for file in files),
         bytes=sum(file.size for file in files),
-        findings=findings,
+        findings=[found for found in findings if found.zone in by_name or found in beside],
     )
 
 
-def _mismatches(manifest: Manifest, zones: Iterable[Zone]) -> Iterator[Finding]:
-    """Yield the zones whose folder and the manifest do not belong together; their files are not read."""
-    for zone in zones:
-        mismatch = ZoneWriter(zone, manifest).storage_problem()
-        if mismatch is not None:
-            yield Finding(zone.name, str(zone.folder), mismatch.problem.rstrip("."), mismatch.remedy, GONE)
+def _finding(file: DataFile, problem: str, cause: str, remedy: str = "") -> Finding:
+    """Return a finding of a file; by default the zone has to land it again."""
+    return Finding(file.zone, file.name, problem, remedy or _discard_and_run(file), cause)
 
 
-def _stopped(manifest: Manifest, zones: Collection[str]) -> Iterator[Finding]:
-    for stop in Stops(manifest).all():
-        if stop.zone in zones:
-            yield Finding(stop.zone, f"{stop.topic} p{stop.partition}", stop.problem, stop.remedy)
-
-
-def _of_zones(zones: Collection[str], entries: Iterable[Entry]) -> list[Entry]:
-    return [entry for entry in entries if entry.file.zone in zones]
+def _discard_and_run(file: DataFile) -> str:
+    return f"`lake landing quarantine discard {file.zone} {file.name}`, then `lake landing run`"
 
 
 def _damaged(
-    manifest: Manifest,
-    zones: Mapping[str, Zone],
-    entries: Sequence[Entry],
-    processes: int,
-    progress: Progress,
+    manifest: Manifest, zones: Mapping[str, Zone], entries: Sequence[Entry], processes: int, progress: Progress
 ) -> Iterator[Finding]:
     stored = [(zones[entry.file.zone], entry.file) for entry in entries]
-    done = 0
-    all_bytes = sum(entry.file.size for entry in entries)
+    done, all_bytes = 0, sum(entry.file.size for entry in entries)
     with _mapping(processes) as mapped:
         for entry, problem in zip(entries, mapped(_problem, stored), strict=True):
             file = entry.file
@@ -416,7 +194,7 @@ def _damaged(
             progress(done, all_bytes)
             # A file that was replaced and swept meanwhile is no finding.
             if problem and manifest.entry(file.zone, file.name) == entry:
-                yield Finding(file.zone, file.name, problem, f"{REPAIR}; or {discard_and_run(file)}")
+                yield Finding(file.zone, file.name, problem, f"{REPAIR}; or {_discard_and_run(file)}")
 
 
 @contextmanager
@@ -425,36 +203,29 @@ def _mapping(processes: int) -> Iterator[Callable[[Check, Iterable[Stored]], Ite
     if processes <= 1:
         yield map
         return
-    with ProcessPoolExecutor(processes, get_context("spawn"), _ignore_interrupts) as pool:
+    # Ctrl-C reaches all processes, and is left to the parent.
+    with ProcessPoolExecutor(processes, get_context("spawn"), signal.signal, (signal.SIGINT, signal.SIG_IGN)) as pool:
         yield pool.map
-
-
-def _ignore_interrupts() -> None:
-    """Leave Ctrl-C, which reaches all processes, to the parent."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
 def _problem(stored: Stored) -> str | None:
     zone, file = stored
     damaged = zone.damage(file)
-    if damaged is None:
-        return None
-    return damaged.problem.removeprefix(f"{file.name} ").rstrip(".")
+    return None if damaged is None else damaged.problem.removeprefix(f"{file.name} ").rstrip(".")
+
+
+def _unnamed(manifest: Manifest, zone: Zone, before: datetime) -> list[str]:
+    """Return the files older than a time that the manifest does not name. Younger ones may be about to be added."""
+    # The folder is read first: a file that is added in between is then known.
+    names = zone.names(before)
+    known = set(names_of(files_of(manifest.entries(zone.name, stages=ALL_STAGES, verdicts=ALL_VERDICTS))))
+    return [name for name in names if name not in known]
 
 
 def _strays(manifest: Manifest, zone: Zone, before: datetime) -> Iterator[Finding]:
-    """Yield files older than a time that the manifest does not name. Younger ones may be about to be added."""
-    # The folder is read first: a file that is added in between is then known.
-    names = zone.names(before)
-    entries = manifest.entries(zone.name, stages=ALL_STAGES, verdicts=ALL_VERDICTS)
-    known = set(names_of(files_of(entries)))
-    for name in names:
-        if name in known:
-            continue
-        if name.startswith(DRAFT):
-            yield Finding(zone.name, name, "is a draft that nobody finished", REPAIR)
-        else:
-            yield Finding(zone.name, name, "is not in the manifest", REPAIR)
+    for name in _unnamed(manifest, zone, before):
+        problem = "is a draft that nobody finished" if name.startswith(DRAFT) else "is not in the manifest"
+        yield Finding(zone.name, name, problem, REPAIR)
 
 
 def _differing(entries: Iterable[Entry]) -> Iterator[Finding]:
@@ -465,10 +236,8 @@ def _differing(entries: Iterable[Entry]) -> Iterator[Finding]:
     for files in comparable.values():
         for one, other in combinations(files, 2):
             if compare(one, other) == "corrupt":
-                problem = (
-                    f"({offsets(one)}) has the checksum {one.checksum}, that of zone {other.zone} {other.checksum}"
-                )
-                yield Finding(one.zone, one.name, problem, discard_and_run(one), "differs from the other zone's file")
+                sums = f"has the checksum {one.checksum}, that of zone {other.zone} {other.checksum}"
+                yield _finding(one, f"({offsets(one)}) {sums}", "differs from the other zone's file")
 
 
 def _overlapping(entries: Iterable[Entry]) -> Iterator[Finding]:
@@ -484,231 +253,180 @@ def _overlapping(entries: Iterable[Entry]) -> Iterator[Finding]:
 
 def _unequal_to_their_origin(manifest: Manifest, entries: Iterable[Entry]) -> Iterator[Finding]:
     """Yield compacted files whose checksum is not the sum of their origin's, if the manifest has all of the origin."""
-    every = files_of(manifest.entries(stages=ALL_STAGES))
-    known = {(file.zone, file.name): file for file in every}
+    known = {(file.zone, file.name): file for file in files_of(manifest.entries(stages=ALL_STAGES))}
     for file in files_of(entries):
-        parts = _compacted_parts(file, known)
-        if not parts or len(parts) < len(file.made_from):
-            continue
+        origin = [known.get((file.zone, name)) for name in file.made_from]
+        # With other shards or deletions, it was a reshard or a scrub.
+        parts = [part for part in origin if part and (part.shard, part.deletions) == (file.shard, file.deletions)]
         expected = total(part.checksum for part in parts)
-        if expected != file.checksum:
+        if parts and len(parts) == len(origin) and expected != file.checksum:
             problem = f"has the checksum {file.checksum}, but the files that it was made from have {expected}"
-            yield Finding(file.zone, file.name, problem, discard_and_run(file), "is not the sum of its origin")
+            yield _finding(file, problem, "is not the sum of its origin")
 
 
-def _compacted_parts(file: DataFile, known: Mapping[tuple[str, str], DataFile]) -> list[DataFile]:
-    """Return the known files that a file was compacted from. known: zone and name → file."""
-    parts = []
-    for name in file.made_from:
-        part = known.get((file.zone, name))
-        if part and _holds_same_records(part, file):
-            parts.append(part)
-    return parts
+@dataclass(frozen=True)
+class _TopicRows:
+    """What the manifest has of a topic: its files at any stage and with any verdict."""
+
+    topic: str
+    entries: Sequence[Entry]
+
+    def of_zone(self, zone: str) -> list[Entry]:
+        """Return the files of a zone."""
+        return [entry for entry in self.entries if entry.file.zone == zone]
+
+    def without_partner(self, zone: str) -> list[DataFile]:
+        """Return the verified files of other zones at whose offsets a zone has nothing any more, at any stage."""
+        own = files_of(self.of_zone(zone))
+        indexes = {
+            dead: RangeIndex(file.ranges for file in own if file.holds_dead_letters == dead) for dead in (False, True)
+        }
+        found = []
+        for entry in self.entries:
+            file = entry.file
+            is_verified = entry.verdict == "verified" and entry.stage == "live" and file.zone != zone
+            if is_verified and not indexes[file.holds_dead_letters].overlaps(file.ranges):
+                found.append(file)
+        return found
 
 
-def _holds_same_records(origin: DataFile, file: DataFile) -> bool:
-    """Return whether the operation was a compaction, neither a reshard nor a scrub."""
-    return origin.shard == file.shard and origin.deletions == file.deletions
+def _rows_of(manifest: Manifest, topic: str) -> _TopicRows:
+    return _TopicRows(topic, manifest.entries(topic=topic, stages=ALL_STAGES, verdicts=ALL_VERDICTS))
 
 
-def manifest_findings(manifest: Manifest, zones: Sequence[str]) -> Iterator[Finding]:
+def _manifest_findings(manifest: Manifest, zones: Collection[str]) -> Iterator[Finding]:
     """Yield what the rows of the manifest contradict, or what they say is missing in zones. Reads no file."""
     for file in misfits(manifest):
-        if file.zone in zones:
-            yield Finding(file.zone, file.name, "is not found by its offsets: rows of the manifest were lost", REPAIR)
+        yield _finding(file, "is not found by its offsets: rows of the manifest were lost", "", REPAIR)
     for topic in landed_topics(manifest):
-        entries = manifest.entries(topic=topic, stages=ALL_STAGES, verdicts=ALL_VERDICTS)
-        files = [file for file in files_of(entries) if not file.holds_dead_letters]
-        begun = begun_offsets(manifest, topic, files)
-        rows = TopicRows(topic, entries, Ledger(manifest).gaps(topic), begun, recorded_ends(manifest, topic))
+        rows = _rows_of(manifest, topic)
         requests = {request.request_id for request in SharedState(manifest).deletions(topic)}
         for zone in zones:
-            yield from _lost_dead_letters(manifest, zone, topic)
-            yield from _of_topic(rows, zone, requests)
+            for partition, first, last in lost_dead_letters(manifest, zone, topic):
+                cause = "dead letters are in no file of any zone any more"
+                problem = f"dead letters of p{partition}:[{first}:{last}] are in no file of any zone any more"
+                again = f"`lake landing run --zone {zone}`; if Kafka has forgotten them, `lake landing accept {topic}`"
+                yield Finding(zone, topic, problem, again, cause)
+            own = rows.of_zone(zone)
+            yield from _contradictions(files_of(entry for entry in own if entry.stage != "retired"), requests)
+            yield from _held_twice(files_of(entry for entry in own if entry.stage == "live"))
             yield from _missing(manifest, rows, zone)
 
 
-def _lost_dead_letters(manifest: Manifest, zone: str, topic: str) -> Iterator[Finding]:
-    """Yield dead letters that a zone has landed, and of which no zone has a file any more."""
-    for partition, first, last in lost_dead_letters(manifest, zone, topic):
-        problem = f"dead letters of p{partition}:[{first}:{last}] are in no file of any zone any more"
-        remedy = f"`lake landing run --zone {zone}`; if Kafka has forgotten them, `lake landing accept {topic}`"
-        yield Finding(zone, topic, problem, remedy, "dead letters are in no file of any zone any more")
+def _contradictions(files: Iterable[DataFile], requests: Collection[str]) -> Iterator[Finding]:
+    """Yield files with another name than follows from what they are, or scrubbed for what nobody requested."""
+    for file in files:
+        if _is_misnamed(file):
+            problem = f"({offsets(file)}) has a name that is not that of these offsets"
+            yield _finding(file, problem, "has a name that is not that of its offsets")
+        unknown = sorted(file.deletions.difference(requests))
+        if unknown:
+            yield _finding(
+                file,
+                f"was scrubbed for {', '.join(unknown)}, which the manifest does not have",
+                "was scrubbed for a request that the manifest does not have",
+                f"`lake landing scrub {parse_shard(file.shard).topic} ID --request {unknown[0]}`",
+            )
 
 
-def _of_topic(rows: TopicRows, zone: str, requests: Collection[str]) -> Iterator[Finding]:
-    current = [entry for entry in rows.entries if entry.file.zone == zone and entry.stage != "retired"]
-    yield from misnamed(current)
-    yield from unrequested(current, requests)
-    yield from overlapping_specifications(zone, rows.entries)
+def _is_misnamed(file: DataFile) -> bool:
+    return file.name != file_name(file.shard, file.ranges, file.deletions, file.kind)
 
 
-def _missing(manifest: Manifest, rows: TopicRows, zone: str) -> Iterator[Finding]:
-    """Yield files of another zone whose offsets a zone has not landed, although it has landed later ones, or these."""
+def _held_twice(files: Iterable[DataFile]) -> Iterator[Finding]:
+    """Yield live files that share records with a live file of another sharding specification."""
+    shards: dict[Shard, list[DataFile]] = {}
+    for file in files:
+        shards.setdefault(parse_shard(file.shard), []).append(file)
+    indexes = {shard: RangeIndex(file.ranges for file in several) for shard, several in shards.items()}
+    for shard, several in shards.items():
+        finer = [index for other, index in indexes.items() if other.of > shard.of and shard.overlaps(other)]
+        for file in several:
+            if any(index.overlaps(file.ranges) for index in finer):
+                problem = f"({offsets(file)}) holds records that files of other shards hold, too"
+                yield _finding(file, problem, "holds records that other files hold, too")
+
+
+def _missing(manifest: Manifest, rows: _TopicRows, zone: str) -> Iterator[Finding]:
+    """Yield what a zone has not landed, although it has landed later offsets, or these."""
+    run = f"`lake landing run --zone {zone}`"
     missing = missing_files(manifest, zone, rows.topic)
     for file in missing:
         problem = f"({offsets(file)}) of zone {file.zone} is missing here; the zone lands it again when it starts"
-        yield Finding(zone, file.name, problem, f"`lake landing run --zone {zone}`", "is missing in this zone")
-    paired = without_partner(rows, zone)
+        yield Finding(zone, file.name, problem, run, "is missing in this zone")
+    paired = [file for file in rows.without_partner(zone) if file not in missing]
     for file in paired:
-        if file not in missing:
-            problem = f"({offsets(file)}) is verified in zone {file.zone}, and this zone has nothing there any more"
-            remedy = f"{REPAIR}, or `lake landing run --zone {zone}`"
-            yield Finding(zone, file.name, problem, remedy, "is verified in the other zone, and gone here")
-    yield from not_landed(rows, zone, [file.ranges for file in (*missing, *paired)])
+        problem = f"({offsets(file)}) is verified in zone {file.zone}, and this zone has nothing there any more"
+        yield Finding(zone, file.name, problem, f"{REPAIR}, or {run}", "is verified in the other zone, and gone here")
+    whole = [entry for entry in rows.entries if not entry.file.holds_dead_letters]
+    own = [entry for entry in whole if entry.file.zone == zone]
+    # A file in quarantine is reported by itself.
+    read = [entry.file for entry in own if entry.stage == "live" or entry.verdict == "quarantined"]
+    covers = [Cover(file.ranges, True, parse_shard(file.shard)) for file in read]
+    ends = next_offsets(files_of(own))
+    for partition, end in recorded_ends(manifest, rows.topic).get(zone, {}).items():
+        ends[partition] = max(end, ends.get(partition, 0))
+    begun = begun_offsets(manifest, rows.topic, files_of(whole))
+    reported = RangeIndex(file.ranges for file in (*missing, *paired))
+    accept = f"`lake landing accept {rows.topic}`"
+    for partition, spans in uncovered([*covers, *Ledger(manifest).gaps(rows.topic)], begun, ends).items():
+        for first, last in spans:
+            if not reported.overlaps({partition: (first, last)}):
+                problem = f"p{partition}:[{first}:{last}] is in no file of this zone"
+                remedy = f"{REPAIR}; then `lake landing run`; if Kafka has forgotten it, {accept}"
+                yield Finding(zone, rows.topic, problem, remedy, "offsets are in no file of this zone")
 
 
-def _overdue(entry: Entry, now: datetime) -> Finding:
-    waited = int((now - entry.added_at).total_seconds())
-    problem = (
-        f"({offsets(entry.file)}) has waited {waited} s for the other zone's file: "
-        "that zone lags, or a manifest write was lost"
-    )
-    remedy = "`lake landing run`, in all zones"
-    return Finding(entry.file.zone, entry.file.name, problem, remedy, "waits for the other zone's file")
+def quarantined(manifest: Manifest) -> list[Entry]:
+    """Return the files that differ from another zone's file and wait for a decision."""
+    return manifest.entries(stages=ALL_STAGES, verdicts=("quarantined",))
 
 
-def _quarantined(entry: Entry) -> Finding:
-    file = entry.file
-    remedy = f"`lake landing quarantine release {file.zone} {file.name}`, or `discard` instead of `release`"
-    return Finding(file.zone, file.name, f"is quarantined: {entry.reason}".rstrip("."), remedy, "is quarantined")
+def decide(writers: Sequence[ZoneWriter], zone: str, name: str, decision: Decision, *, now: datetime) -> list[Entry]:
+    """Release or discard a quarantined file. If it dies, another call finishes it.
 
-
-_NO_OFFSETS = (0, -1)
-
-
-def restore(writer: ZoneWriter, others: Iterable[Zone], file: DataFile) -> None:
-    """Write a file of a zone again. If it dies, another call finishes it.
-
-    Args:
-        writer: Of the zone.
-        others: The other zones.
-        file: As the manifest describes it.
-
-    Raises:
-        FileDamaged: No other zone has its records undamaged.
-    """
-    reasons = []
-    for other in others:
-        try:
-            draft = _draft(writer, other, file)
-        except FileDamaged as error:
-            reasons.append(f"zone {other.name}: {error.problem}")
-            continue
-        if draft.file.checksum == file.checksum:
-            draft.put(writer.zone.path(file.name))
-            _set_digest(writer, file.name, draft.file.digest)
-            return
-        draft.path.unlink()
-        reasons.append(f"zone {other.name} has the checksum {draft.file.checksum} at its offsets, not {file.checksum}")
-    raise FileDamaged(file.name, f"cannot be restored ({'; '.join(reasons) or 'no other zone'})")
-
-
-def _draft(writer: ZoneWriter, other: Zone, file: DataFile) -> Draft:
-    sources = _sources(writer, other, file)
-    return writer.zone.draft(
-        file.shard,
-        file.ranges,
-        records_within(other, sources, file.ranges),
-        deletions=file.deletions,
-        kind=file.kind,
-        made_from=file.made_from,
-    )
-
-
-def _sources(writer: ZoneWriter, other: Zone, file: DataFile) -> Sequence[DataFile]:
-    """Return the equal file of another zone, at any stage; else its live files of the same shard that overlap."""
-    equal = writer.manifest.entry(other.name, file.name)
-    if equal is not None and equal.file.checksum == file.checksum:
-        return [equal.file]
-    return live_files_within(writer.manifest, other, parse_shard(file.shard), file.ranges)
-
-
-def live_files_within(manifest: Manifest, zone: Zone, shard: Shard, ranges: Ranges) -> list[DataFile]:
-    """Return the live files of a shard, in a zone, that have an offset of ranges."""
-    wanted = RangeIndex([ranges])
-    live = files_of(manifest.entries(zone.name, shard.topic))
-    return [file for file in live if file.shard == str(shard) and wanted.overlaps(file.ranges)]
-
-
-def records_within(zone: Zone, sources: Iterable[DataFile], ranges: Ranges) -> Iterator[Record]:
-    """Yield the records of files of a zone that lie in ranges. Raises `FileDamaged`."""
-    for source in sources:
-        for record in zone.records(source):
-            first, last = ranges.get(record.partition, _NO_OFFSETS)
-            if first <= record.offset <= last:
-                yield record
-
-
-def _set_digest(writer: ZoneWriter, name: str, digest: str) -> None:
-    """Record the bytes of the new file: the same records in another order have others."""
-    with writer.manifest.change() as (connection, _):
-        is_row = (FILES.c.zone == writer.zone.name) & (FILES.c.name == name)
-        connection.execute(sa.update(FILES).where(is_row).values(digest=digest))
-
-
-KINDS: dict[str, Kind] = {suffix: kind for kind, suffix in SUFFIXES.items()}
-
-
-def adopt(writer: ZoneWriter, name: str, *, now: datetime) -> bool:
-    """Add a file of the zone's folder to the manifest, or put it in quarantine.
+    A provisional file can be discarded too, and a verified one that is damaged, misnamed, or overlaps another one.
 
     Args:
-        writer: Of the zone.
-        name: Of a file that the manifest does not name.
+        writers: Of all zones.
+        zone: The zone of the file.
+        name: Of the file.
+        decision: `release` takes the file as right and the other zone's file as wrong; `discard` removes it.
         now: The present time.
 
     Returns:
-        Whether it was added.
+        The files of other zones that a release has put in quarantine.
+
+    Raises:
+        UsageError: There is no such zone or file, or its verdict does not allow the decision.
     """
-    file = describe(writer.zone, name)
-    if file is not None:
-        try:
-            writer.manifest.add(file, now=now)
-        except LandingError:  # other files have its offsets, or hold other records
-            file = None
-    if file is None and NAME.fullmatch(name):
-        writer.zone.quarantine(name)
-    return file is not None
+    by_name = {writer.zone.name: writer for writer in writers}
+    if zone not in by_name:
+        raise no_such_zone(zone)
+    writer = by_name[zone]
+    if decision == "discard":
+        entry = writer.entry(name)
+        is_wrong = entry is not None and entry.verdict == "verified" and _is_wrong(writer, entry.file)
+        allowed: Sequence[Verdict] = ALL_VERDICTS if is_wrong else ("quarantined", "provisional")
+        for each in writer.manifest.discard(zone, name, verdicts=allowed):
+            writer.zone.drop(each)
+        return []
+    # Restored first: a file that the manifest calls verified must be in its place.
+    writer.zone.restore(name)
+    others = writer.manifest.release(zone, name, now=now)
+    for other in others:
+        by_name[other.file.zone].zone.quarantine(other.file.name)
+    return others
 
 
-def describe(zone: Zone, name: str) -> DataFile | None:
-    """Return the description of a file if its name, which is a hash of shard and offsets, proves it; else None."""
-    named = NAME.fullmatch(name)
-    if named is None:
-        return None
-    kind = KINDS[f".{named[2]}"]
-    tally = Tally()
-    spans: dict[int, tuple[int, int]] = {}
-    try:
-        with zone.path(name).open("rb") as opened:
-            for record in tally.of(formats.read(kind, opened)):
-                first, last = spans.get(record.partition, (record.offset, record.offset))
-                spans[record.partition] = (min(first, record.offset), max(last, record.offset))
-    except Exception:  # fastavro and pyarrow raise many types for a damaged file
-        return None
-    shard = _shard(name[: named.start(1) - 1], named[1])
-    if not spans or file_name(str(shard), spans, (), kind) != name:
-        return None
-    return DataFile(
-        name=name,
-        size=tally.size,
-        shard=str(shard),
-        ranges=dict(sorted(spans.items())),
-        deletions=frozenset(),
-        count=tally.count,
-        checksum=tally.checksum,
-        zone=zone.name,
-        kind=kind,
-        digest=digest_of(zone.path(name)),
-    )
-
-
-def _shard(topic: str, number: str) -> Shard:
-    if number == "dead-letters":
-        return Shard(topic, dead_letters=True)
-    at, of = number.split("-of-")
-    return Shard(topic, int(at), int(of))
+def _is_wrong(writer: ZoneWriter, file: DataFile) -> bool:
+    """Return whether a file is damaged, is not what its name says, or has an offset of another live file."""
+    if _is_misnamed(file) or writer.zone.damage(file):
+        return True
+    shard = parse_shard(file.shard)
+    others = [other for other in files_of(writer.entries(shard.topic)) if other.name != file.name]
+    index = RangeIndex(other.ranges for other in others if parse_shard(other.shard).overlaps(shard))
+    return index.overlaps(file.ranges)
 
 
 @dataclass(frozen=True)
@@ -747,55 +465,136 @@ def repair(writers: Sequence[ZoneWriter], *, now: datetime, deadline: timedelta)
         yield Repaired(file.zone, file.name, "its rows in the manifest were written again")
     for writer in writers:
         others = [other.zone for other in writers if other is not writer]
-        yield from _restore_damaged(writer, others)
-        yield from _adopt_strays(writer, now=now, before=now - deadline)
+        for entry in writer.entries(stages=CURRENT_STAGES):
+            if writer.zone.damage(entry.file) is not None and writer.entry(entry.file.name) == entry:
+                yield _restored(writer, others, entry.file)
+        for name in writer.zone.drop_drafts(now - deadline):
+            yield Repaired(writer.zone.name, name, "the draft was removed")
+        for name in _unnamed(writer.manifest, writer.zone, now - deadline):
+            what = "it was put in the folder `quarantine`: the manifest has no place for it"
+            if _adopt(writer, name, now=now):
+                what = "it was added to the manifest again"
+            yield Repaired(writer.zone.name, name, what)
     for writer in writers:
-        yield from _copy_missing(writer, [other.zone for other in writers], now=now)
-    for writer, other in permutations(writers, 2):
-        yield from _cut_from_merged(writer, other, now=now)
+        for file in _missing_in(writer):
+            if is_verified(writer, file):
+                with _tried(writer, file.name, f"it was copied from zone {file.zone}") as result:
+                    copy_file(writer, [other.zone for other in writers], file, now=now)
+                yield result[0]
+    for writer, source in permutations(writers, 2):
+        yield from _cut_from_merged(writer, source, now=now)
 
 
-def _restore_damaged(writer: ZoneWriter, others: Sequence[Zone]) -> Iterator[Repaired]:
-    zone = writer.zone.name
-    for entry in writer.entries(stages=CURRENT_STAGES):
-        file = entry.file
-        if writer.zone.damage(file) is None or writer.entry(file.name) != entry:
-            continue
+@contextmanager
+def _tried(writer: ZoneWriter, name: str, what: str) -> Iterator[list[Repaired]]:
+    """Yield a list that has the result of a repair afterwards: `what` was done, or the error."""
+    result: list[Repaired] = []
+    try:
+        yield result
+    except LandingError as error:
+        result.append(Repaired(writer.zone.name, name, problem=error.problem, remedy=error.remedy))
+    else:
+        result.append(Repaired(writer.zone.name, name, what))
+
+
+def _restored(writer: ZoneWriter, others: Iterable[Zone], file: DataFile) -> Repaired:
+    """Write a file of a zone again, as the manifest describes it. If it dies, another call finishes it."""
+    reasons = []
+    for other in others:
+        equal = writer.manifest.entry(other.name, file.name)  # at any stage
+        sources = _live_files_within(writer.manifest, other, parse_shard(file.shard), file.ranges)
+        if equal is not None and equal.file.checksum == file.checksum:
+            sources = [equal.file]
         try:
-            restore(writer, others, file)
-        except LandingError as error:
-            remedy = (
-                f"`lake landing quarantine discard {zone} {file.name}` gives the file up; the zone lands its offsets "
+            draft = writer.zone.draft(
+                file.shard,
+                file.ranges,
+                _records_within(other, sources, file.ranges),
+                deletions=file.deletions,
+                kind=file.kind,
+                made_from=file.made_from,
             )
-            yield Repaired(zone, file.name, problem=error.problem, remedy=f"{remedy}again if Kafka has them.")
-        else:
-            yield Repaired(zone, file.name, "it was written again with the records of the other zone")
-
-
-def _adopt_strays(writer: ZoneWriter, *, now: datetime, before: datetime) -> Iterator[Repaired]:
-    zone = writer.zone
-    for name in zone.drop_drafts(before):
-        yield Repaired(zone.name, name, "the draft was removed")
-    known = set(names_of(files_of(writer.entries(stages=ALL_STAGES, verdicts=ALL_VERDICTS))))
-    for name in zone.names(before):
-        if name in known or name.startswith(DRAFT):
+        except FileDamaged as error:
+            reasons.append(f"zone {other.name}: {error.problem}")
             continue
-        if adopt(writer, name, now=now):
-            yield Repaired(zone.name, name, "it was added to the manifest again")
-        else:
-            yield Repaired(zone.name, name, "it was put in the folder `quarantine`: the manifest has no place for it")
+        if draft.file.checksum == file.checksum:
+            draft.put(writer.zone.path(file.name))
+            with writer.manifest.change() as (connection, _):  # the same records in another order have other bytes
+                FileRows(connection).change(file.zone, file.name, digest=draft.file.digest)
+            return Repaired(file.zone, file.name, "it was written again with the records of the other zone")
+        draft.path.unlink()
+        reasons.append(f"zone {other.name} has the checksum {draft.file.checksum} at its offsets, not {file.checksum}")
+    damaged = FileDamaged(file.name, f"cannot be restored ({'; '.join(reasons) or 'no other zone'})")
+    discard = f"`lake landing quarantine discard {file.zone} {file.name}`"
+    remedy = f"{discard} gives the file up; the zone lands its offsets again if Kafka has them."
+    return Repaired(file.zone, file.name, problem=damaged.problem, remedy=remedy)
 
 
-def _copy_missing(writer: ZoneWriter, zones: Sequence[Zone], *, now: datetime) -> Iterator[Repaired]:
-    for file in _missing_in_zone(writer):
-        if not is_verified(writer, file):
-            continue
+def _live_files_within(manifest: Manifest, zone: Zone, shard: Shard, ranges: Ranges) -> list[DataFile]:
+    """Return the live files of a shard, in a zone, that have an offset of ranges."""
+    wanted = RangeIndex([ranges])
+    live = files_of(manifest.entries(zone.name, shard.topic))
+    return [file for file in live if file.shard == str(shard) and wanted.overlaps(file.ranges)]
+
+
+def _records_within(zone: Zone, sources: Iterable[DataFile], ranges: Ranges) -> Iterator[Record]:
+    """Yield the records of files of a zone that lie in ranges. Raises `FileDamaged`."""
+    for source in sources:
+        for record in zone.records(source):
+            first, last = ranges.get(record.partition, (0, -1))
+            if first <= record.offset <= last:
+                yield record
+
+
+def _adopt(writer: ZoneWriter, name: str, *, now: datetime) -> bool:
+    """Add a file that the manifest does not name to it, or put it in quarantine; return whether it was added."""
+    file = _described(writer.zone, name)
+    if file is not None:
         try:
-            copy_file(writer, zones, file, now=now)
-        except LandingError as error:
-            yield Repaired(writer.zone.name, file.name, problem=error.problem, remedy=error.remedy)
-        else:
-            yield Repaired(writer.zone.name, file.name, f"it was copied from zone {file.zone}")
+            writer.manifest.add(file, now=now)
+        except LandingError:  # other files have its offsets, or hold other records
+            file = None
+    if file is None and NAME.fullmatch(name):
+        writer.zone.quarantine(name)
+    return file is not None
+
+
+def _described(zone: Zone, name: str) -> DataFile | None:
+    """Return the description of a file if its name, which is a hash of shard and offsets, proves it; else None."""
+    named = NAME.fullmatch(name)
+    if named is None:
+        return None
+    kind, tally = KINDS[named[2]], Tally()
+    try:
+        with zone.path(name).open("rb") as opened:
+            records = tally.of(formats.read(kind, opened))
+            spans = union({record.partition: (record.offset, record.offset)} for record in records)
+    except Exception:  # fastavro and pyarrow raise many types for a damaged file
+        return None
+    shard = f"{name[: named.start(1) - 1]}/{named[1]}"
+    if not spans or file_name(shard, spans, (), kind) != name:
+        return None
+    return DataFile(
+        name=name,
+        size=tally.size,
+        shard=shard,
+        ranges=spans,
+        deletions=frozenset(),
+        count=tally.count,
+        checksum=tally.checksum,
+        zone=zone.name,
+        kind=kind,
+        digest=digest_of(zone.path(name)),
+    )
+
+
+def _missing_in(writer: ZoneWriter) -> list[DataFile]:
+    found: dict[str, DataFile] = {}
+    zone = writer.zone.name
+    for topic in landed_topics(writer.manifest):
+        partners = _rows_of(writer.manifest, topic).without_partner(zone)
+        found |= {file.name: file for file in (*missing_files(writer.manifest, zone, topic), *partners)}
+    return list(found.values())
 
 
 def _cut_from_merged(writer: ZoneWriter, other: ZoneWriter, *, now: datetime) -> Iterator[Repaired]:
@@ -803,47 +602,23 @@ def _cut_from_merged(writer: ZoneWriter, other: ZoneWriter, *, now: datetime) ->
     for shard in shards_of(writer.manifest):
         for compaction in unfinished_rounds(writer, shard):
             for ranges in chain.from_iterable(compaction.groups if compaction.of is None else ()):
-                if _has_nothing_of(writer, shard, ranges):
+                entries = writer.entries(shard.topic, stages=ALL_STAGES, verdicts=ALL_VERDICTS)
+                own = RangeIndex(file.ranges for file in files_of(entries) if file.shard == str(shard))
+                if not own.overlaps(ranges):
                     yield from _cut(writer, other, shard, ranges, now=now)
 
 
-def _has_nothing_of(writer: ZoneWriter, shard: Shard, ranges: Ranges) -> bool:
-    """Return whether a zone has no file of a shard with an offset of ranges, at any stage and with any verdict."""
-    entries = writer.entries(shard.topic, stages=ALL_STAGES, verdicts=ALL_VERDICTS)
-    own = [file for file in files_of(entries) if file.shard == str(shard)]
-    return not RangeIndex(file.ranges for file in own).overlaps(ranges)
-
-
 def _cut(writer: ZoneWriter, other: ZoneWriter, shard: Shard, ranges: Ranges, *, now: datetime) -> Iterator[Repaired]:
-    sources = live_files_within(other.manifest, other.zone, shard, ranges)
+    sources = _live_files_within(other.manifest, other.zone, shard, ranges)
     scrubbed = {file.deletions for file in sources}
-    if not _covers_all(sources, ranges) or len(scrubbed) != 1:
+    firsts = {partition: first for partition, (first, _) in ranges.items()}
+    ends = {partition: last + 1 for partition, (_, last) in ranges.items()}
+    holes = uncovered([Cover(file.ranges, readable=True) for file in sources], firsts, ends)
+    if holes or len(scrubbed) != 1:
         return
     (deletions,) = scrubbed
     name = file_name(str(shard), ranges, deletions, "append")
-    try:
-        records = records_within(other.zone, sources, ranges)
-        draft = writer.zone.draft(str(shard), ranges, records, deletions=deletions)
-        writer.land(draft, now=now)
-    except LandingError as error:
-        yield Repaired(writer.zone.name, name, problem=error.problem, remedy=error.remedy)
-    else:
-        yield Repaired(writer.zone.name, name, f"it was cut from the merged files of zone {other.zone.name}")
-
-
-def _covers_all(files: Sequence[DataFile], ranges: Ranges) -> bool:
-    """Return whether files have all offsets of ranges. Pure."""
-    covers = [Cover(file.ranges, readable=True) for file in files]
-    firsts = {partition: first for partition, (first, _) in ranges.items()}
-    ends = {partition: last + 1 for partition, (_, last) in ranges.items()}
-    return not uncovered(covers, firsts, ends)
-
-
-def _missing_in_zone(writer: ZoneWriter) -> list[DataFile]:
-    found: dict[str, DataFile] = {}
-    for topic in landed_topics(writer.manifest):
-        entries = writer.manifest.entries(topic=topic, stages=ALL_STAGES, verdicts=ALL_VERDICTS)
-        missing = missing_files(writer.manifest, writer.zone.name, topic)
-        for file in (*missing, *without_partner(TopicRows(topic, entries, (), {}, {}), writer.zone.name)):
-            found[file.name] = file
-    return list(found.values())
+    with _tried(writer, name, f"it was cut from the merged files of zone {other.zone.name}") as result:
+        records = _records_within(other.zone, sources, ranges)
+        writer.land(writer.zone.draft(str(shard), ranges, records, deletions=deletions), now=now)
+    yield result[0]

@@ -572,29 +572,18 @@ def remove_landed(
     before = now - timedelta(hours=hours)
     landed = landed_everywhere(manifest, topic, zones)
     marks = Retention(manifest).marks(epoch)
-    firsts = _in_kafka(removable(marks, landed, before=before), epoch, state)
-    _remove(servers, topic, firsts)
-    Retention(manifest).replace_marks(epoch, kept_marks(marks, landed, before=before, now=now))
-    return firsts
-
-
-def _in_kafka(ends: Mapping[int, int], epoch: Epoch, state: TopicState) -> dict[int, int]:
-    """Return Kafka's offsets of landed ones, where there is something to remove before them."""
-    found = {}
-    for partition, end in sorted(ends.items()):
+    firsts = {}  # Kafka's offsets of landed ones, where there is something to remove before them
+    for partition, end in sorted(removable(marks, landed, before=before).items()):
         first = min(end - epoch.base(partition), state.ends.get(partition, 0))
         if first > state.earliest.get(partition, 0):
-            found[partition] = first
-    return found
-
-
-def _remove(servers: str, topic: str, firsts: Mapping[int, int]) -> None:
-    if not firsts:
-        return
+            firsts[partition] = first
     wanted = [TopicPartition(topic, partition, first) for partition, first in firsts.items()]
-    with asking(servers) as admin:
-        for answer in admin.delete_records(wanted, request_timeout=TIMEOUT_SECONDS).values():
-            answer.result()
+    if wanted:
+        with asking(servers) as admin:
+            for answer in admin.delete_records(wanted, request_timeout=TIMEOUT_SECONDS).values():
+                answer.result()
+    Retention(manifest).replace_marks(epoch, kept_marks(marks, landed, before=before, now=now))
+    return firsts
 
 
 Offsets = Mapping[int, int]

@@ -49,7 +49,7 @@ from lake_assets.incremental.engine import iceberg, publish
 from lake_assets.incremental.engine.erasures import FED_BATCH, Erasures
 from lake_assets.landing.coverage import Cover, limit_ends, ready_ends
 from lake_assets.landing.files import Zone
-from lake_assets.landing.manifest import FILES, RANGES, Entry, Manifest, entry_of, files_of
+from lake_assets.landing.manifest import FILES, RANGES, SAME_FILE, Entry, Manifest, entry_of, files_of
 from lake_assets.landing.messages import Feed, Row, heartbeat_of
 from lake_assets.landing.records import (
     DataFile,
@@ -268,15 +268,21 @@ def is_credible(heartbeat: datetime, now: datetime) -> bool:
 
 def read_progress(properties: Mapping[str, str], topic: str) -> Progress:
     """Return the progress of a topic according to the properties of its raw table."""
-    offsets: dict[int, int] = _of_topic(properties.get(OFFSETS), topic)
-    heartbeats: dict[int, str] = _of_topic(properties.get(HEARTBEATS), topic)
+
+    def of_topic(name: str) -> dict[str, Any]:
+        found: dict[str, Any] = json.loads(properties.get(name, "{}")).get(topic, {})
+        return found
+
+    letters, wrong = of_topic(LETTERS), of_topic(TIMES)
+    spans: dict[int, list[list[int]]] = with_number_keys(letters.get("settled", {}))
+    settled = {partition: [(first, last) for first, last in several] for partition, several in spans.items()}
     return Progress(
         topic,
-        offsets=offsets,
-        heartbeats={partition: datetime.fromisoformat(at) for partition, at in heartbeats.items()},
+        offsets=with_number_keys(of_topic(OFFSETS)),
+        heartbeats={int(partition): datetime.fromisoformat(at) for partition, at in of_topic(HEARTBEATS).items()},
         batch=int(properties.get(BATCH, "0")),
-        letters=_letters(json.loads(properties.get(LETTERS, "{}")).get(topic, {})),
-        wrong=_wrong(json.loads(properties.get(TIMES, "{}")).get(topic)),
+        letters=LetterCounts(**{**letters, "settled": settled}),
+        wrong=WrongTimes(**{**wrong, "at": datetime.fromisoformat(wrong["at"])}) if wrong else None,
     )
 
 
@@ -296,57 +302,19 @@ def progress_properties(progress: Progress, properties: Mapping[str, str]) -> di
         progress: Of one topic.
         properties: The present properties of the table; their values of other topics are kept.
     """
-    heartbeats = {partition: at.isoformat() for partition, at in progress.heartbeats.items()}
-    found = {
-        OFFSETS: _with_topic(properties.get(OFFSETS), progress.topic, progress.offsets),
-        HEARTBEATS: _with_topic(properties.get(HEARTBEATS), progress.topic, heartbeats),
-        BATCH: str(progress.batch),
+    values: dict[str, Mapping[Any, Any]] = {
+        OFFSETS: with_text_keys(progress.offsets),
+        HEARTBEATS: {str(partition): at.isoformat() for partition, at in progress.heartbeats.items()},
     }
     if LETTERS in properties or progress.letters != LetterCounts():
-        found[LETTERS] = _with_letters(properties.get(LETTERS), progress)
+        values[LETTERS] = {**vars(progress.letters), "settled": with_text_keys(progress.letters.settled)}
     if progress.wrong is not None:
-        fields = {**vars(progress.wrong), "at": progress.wrong.at.isoformat()}
-        found[TIMES] = json.dumps({**json.loads(properties.get(TIMES, "{}")), progress.topic: fields}, sort_keys=True)
+        values[TIMES] = {**vars(progress.wrong), "at": progress.wrong.at.isoformat()}
+    found = {BATCH: str(progress.batch)}
+    for name, value in values.items():
+        by_topic = {**json.loads(properties.get(name, "{}")), progress.topic: value}
+        found[name] = json.dumps(by_topic, sort_keys=True, separators=(",", ":"))
     return found
-
-
-def _wrong(stored: Mapping[str, Any] | None) -> WrongTimes | None:
-    if stored is None:
-        return None
-    return WrongTimes(stored["messages"], datetime.fromisoformat(stored["at"]), stored["timestamp"])
-
-
-def _letters(stored: Mapping[str, Any]) -> LetterCounts:
-    spans: dict[int, list[tuple[int, int]]] = {}
-    for partition, several in stored.get("settled", {}).items():
-        spans[int(partition)] = [(first, last) for first, last in several]
-    return LetterCounts(stored.get("messages", 0), stored.get("dead", 0), stored.get("held", False), spans)
-
-
-def _with_letters(text: str | None, progress: Progress) -> str:
-    by_topic = json.loads(text or "{}")
-    counts = progress.letters
-    by_topic[progress.topic] = {
-        "messages": counts.messages,
-        "dead": counts.dead,
-        "held": counts.held,
-        "settled": with_text_keys(counts.settled),
-    }
-    return json.dumps(by_topic, sort_keys=True, separators=(",", ":"))
-
-
-def _of_topic(text: str | None, topic: str) -> dict[int, Any]:
-    by_topic = json.loads(text or "{}")
-    return with_number_keys(by_topic.get(topic, {}))
-
-
-def _with_topic(text: str | None, topic: str, values: Mapping[int, object]) -> str:
-    by_topic = json.loads(text or "{}")
-    by_topic[topic] = with_text_keys(values)
-    return json.dumps(by_topic, sort_keys=True, separators=(",", ":"))
-
-
-_BEFORE_ALL = -1
 
 
 def unread_files(
@@ -373,10 +341,10 @@ def unread_files(
         for zone in zones:
             for shard in _shards(connection, zone, topic):
                 for partition in partitions:
-                    start = next_offsets.get(partition, _BEFORE_ALL)
+                    start = next_offsets.get(partition, -1)
                     for entry in _files_from(connection, zone, shard, partition, start):
                         found[zone, entry.file.name] = entry
-    return sorted(found.values(), key=_order)
+    return sorted(found.values(), key=lambda e: (e.file.zone, e.file.shard, e.version, e.file.name))
 
 
 def dead_letter_files(manifest: Manifest, topic: str, zone: str, starts: Mapping[int, int]) -> list[DataFile]:
@@ -385,10 +353,6 @@ def dead_letter_files(manifest: Manifest, topic: str, zone: str, starts: Mapping
     with manifest.engine.connect() as connection:
         found = [_files_from(connection, zone, shard, partition, start) for partition, start in starts.items()]
         return [entry.file for entries in found for entry in entries]
-
-
-def _order(entry: Entry) -> tuple[str, str, int, str]:
-    return entry.file.zone, entry.file.shard, entry.version, entry.file.name
 
 
 def _shards(connection: sa.Connection, zone: str, topic: str) -> Iterator[str]:
@@ -400,20 +364,15 @@ def _shards(connection: sa.Connection, zone: str, topic: str) -> Iterator[str]:
     while name is not None:
         larger = sa.select(sa.func.min(RANGES.c.shard)).where(RANGES.c.zone == zone, RANGES.c.shard > name)
         name = connection.execute(larger).scalar_one()
-        if name is not None and _holds_rows(name, topic):
-            yield name
-
-
-def _holds_rows(name: str, topic: str) -> bool:
-    shard = parse_shard(name)
-    return shard.topic == topic and not shard.dead_letters
+        shard = None if name is None else parse_shard(name)
+        if shard is not None and shard.topic == topic and not shard.dead_letters:
+            yield str(shard)
 
 
 def _files_from(connection: sa.Connection, zone: str, shard: str, partition: int, start: int) -> Iterator[Entry]:
-    same_file = (FILES.c.zone == RANGES.c.zone) & (FILES.c.name == RANGES.c.name)
     query = (
         sa.select(FILES)
-        .join_from(RANGES, FILES, same_file)
+        .join_from(RANGES, FILES, SAME_FILE)
         .where(
             RANGES.c.zone == zone,
             RANGES.c.shard == shard,
@@ -486,9 +445,14 @@ def _stage(catalog: Catalog, table: Table, name: str, batch: Batch) -> int:
     wap_id = publish.wap_id(batch.progress.batch_id, uuid4().int)
     location = table.metadata_location
     parent = publish.main_id(table)
+    rows = []
+    for landed in batch.rows:
+        at, own = landed.landed_at, {"batch_id": batch.progress.batch_id}
+        rows.append({**landed.row, "landed_at": at, "landing_date": at.date(), "landing_hour": at.hour, **own})
+    arrow = pa.Table.from_pylist(rows, schema=schema_to_pyarrow(table.schema(), include_field_ids=False))
     try:
         with iceberg.leaving_no_files(catalog, table):
-            table.append(_arrow_table(table, batch), snapshot_properties={publish.WAP_ID: wap_id}, branch=None)
+            table.append(arrow, snapshot_properties={publish.WAP_ID: wap_id}, branch=None)
     except (CommitFailedException, ValueError) as error:
         current = iceberg.load(catalog, name)
         if current.metadata_location == location:
@@ -496,23 +460,6 @@ def _stage(catalog: Catalog, table: Table, name: str, batch: Batch) -> int:
         # After another commit, pyiceberg refuses the sequence number of a snapshot with a `ValueError`.
         raise PublishConflict(name, expected=parent, found=publish.main_id(current)) from error
     return publish.staged_snapshot(iceberg.load(catalog, name), wap_id).snapshot_id
-
-
-def _arrow_table(table: Table, batch: Batch) -> pa.Table:
-    schema = schema_to_pyarrow(table.schema(), include_field_ids=False)
-    rows = [_with_landing_columns(row, batch.progress.batch_id) for row in batch.rows]
-    return pa.Table.from_pylist(rows, schema=schema)
-
-
-def _with_landing_columns(landed: LandedRow, batch_id: str) -> dict[str, Any]:
-    at = landed.landed_at
-    return {
-        **landed.row,
-        "landed_at": at,
-        "landing_date": at.date(),
-        "landing_hour": at.hour,
-        "batch_id": batch_id,
-    }
 
 
 MAX_OFFSETS = 25_000
@@ -630,18 +577,33 @@ class Loader:
         table = iceberg.load(self.catalog, self.feed.raw.table)
         iceberg.check_columns(table, self.feed.raw.table, self.feed.raw.all_columns)
         progress = read_progress(table.metadata.properties, self.feed.topic)
-        entries = self._unread(progress)
-        choices = self._choices(entries, progress)
-        if not choices:
+        # With quarantined ones, of all zones: the first file begins its partition.
+        zones = [zone.name for zone in self.zones]
+        entries = unread_files(self.manifest, self.feed.topic, zones, self.partitions, progress.offsets)
+        choices = [self._choice(zone, entries, progress) for zone in self.zones]
+        ready = sorted(filter(attrgetter("offset_count"), choices), key=attrgetter("offset_count"), reverse=True)
+        if not ready:
             return self._load_idle(table, progress, begun=first_offsets(files_of(entries)))
-        choice, records = self._read_first_undamaged(choices)
-        return self._commit(table, progress, choice, records)
+        for choice in ready:  # the first one that can be read
+            try:
+                records = sorted(self._records(choice), key=attrgetter("partition", "offset"))
+            except FileDamaged as error:
+                damaged = error
+            else:
+                return self._commit(table, progress, choice, records)
+        raise damaged
 
     def _load_idle(self, table: Table, progress: Progress, *, begun: Mapping[int, int]) -> Loaded | None:
         """Move complete-through on by the heartbeats of idle partitions, whose rows are all loaded."""
         now = self.clock()
         before = progress.without_future(now)
-        after = before.after({}, self._idle_heartbeats(progress, begun, now))
+        offsets: dict[int, int | None] = {}
+        for partition in self.partitions:
+            if partition in progress.offsets or partition not in begun:
+                offsets[partition] = progress.offsets.get(partition)
+        spans, zones = idle_spans(self.manifest, self.feed.topic), [zone.name for zone in self.zones]
+        found = idle_heartbeats(spans, zones, offsets, any_zone=self.provisional)
+        after = before.after({}, {partition: at for partition, at in found.items() if is_credible(at, now)})
         reached = after.complete_through(self.partitions)
         if reached is None or reached == before.complete_through(self.partitions):
             return None
@@ -651,44 +613,15 @@ class Loader:
         commit(self.catalog, table, Batch([], after, complete_through))
         return Loaded(self.feed.raw.table, after.batch_id, "", {}, 0, 0, complete_through)
 
-    def _idle_heartbeats(self, progress: Progress, begun: Mapping[int, int], now: datetime) -> dict[int, datetime]:
-        offsets: dict[int, int | None] = {}
-        for partition in self.partitions:
-            if partition in progress.offsets or partition not in begun:
-                offsets[partition] = progress.offsets.get(partition)
-        spans = idle_spans(self.manifest, self.feed.topic)
-        zones = [zone.name for zone in self.zones]
-        found = idle_heartbeats(spans, zones, offsets, any_zone=self.provisional)
-        return {partition: at for partition, at in found.items() if is_credible(at, now)}
-
-    def _choices(self, entries: Sequence[Entry], progress: Progress) -> list[_Choice]:
-        """Return the zones that have ready offsets, the one with most offsets first."""
-        choices = []
-        for zone in self.zones:
-            choice = self._choice(zone, entries, progress)
-            if choice.offset_count:
-                choices.append(choice)
-        return sorted(choices, key=attrgetter("offset_count"), reverse=True)
-
-    def _unread(self, progress: Progress) -> list[Entry]:
-        """Return the unread files of all zones, including quarantined ones: the first file begins its partition."""
-        zones = [zone.name for zone in self.zones]
-        return unread_files(self.manifest, self.feed.topic, zones, self.partitions, progress.offsets)
-
     def _choice(self, zone: Zone, entries: Sequence[Entry], progress: Progress) -> _Choice:
         own = [entry for entry in entries if entry.file.zone == zone.name and entry.verdict != "quarantined"]
         begun = first_offsets(files_of(entries))
-        starts = {}
-        for partition, start in {**begun, **progress.offsets}.items():
-            if partition in self.partitions:
-                starts[partition] = start
-        covers = [*map(self._cover, own), *Ledger(self.manifest).gaps(self.feed.topic)]
-        ends = limit_ends(starts, ready_ends(covers, starts), max_offsets=MAX_OFFSETS)
+        starts = {p: start for p, start in {**begun, **progress.offsets}.items() if p in self.partitions}
+        readable = ("verified", "provisional") if self.provisional else ("verified",)
+        covers = [Cover(entry.file.ranges, entry.verdict in readable, parse_shard(entry.file.shard)) for entry in own]
+        lost = Ledger(self.manifest).gaps(self.feed.topic)
+        ends = limit_ends(starts, ready_ends([*covers, *lost], starts), max_offsets=MAX_OFFSETS)
         return _Choice(zone, own, {partition: (start, ends[partition]) for partition, start in starts.items()})
-
-    def _cover(self, entry: Entry) -> Cover:
-        readable = entry.verdict == "verified" or (self.provisional and entry.verdict == "provisional")
-        return Cover(entry.file.ranges, readable, parse_shard(entry.file.shard))
 
     def _commit(self, table: Table, progress: Progress, choice: _Choice, records: Sequence[Record]) -> Loaded:
         now = self.clock()
@@ -700,7 +633,11 @@ class Loader:
         ]
         rows = self.without_erased(sent)
         heartbeats, ignored = _latest_heartbeats(records, now)
-        dead = self._count_dead_letters(choice)
+        starts, dead = {partition: start for partition, (start, _) in choice.offsets.items()}, 0
+        for file in dead_letter_files(self.manifest, self.feed.topic, choice.zone.name, starts):
+            ((partition, (_, last)),) = file.ranges.items()
+            if last < choice.ends[partition]:  # those of the files that end within the batch
+                dead += file.count
         counted = passed.after(choice.ends, heartbeats).counting(len(sent) + dead, dead)
         after, complete_through = self._judged(table, counted)
         reach("loading-read")
@@ -720,25 +657,6 @@ class Loader:
         current = iceberg.complete_through(table, self.feed.raw.table)
         return progress.judged(self.partitions, current, self.dead_letter_share)
 
-    def _count_dead_letters(self, choice: _Choice) -> int:
-        """Count the dead letters of the files that end within a batch."""
-        starts = {partition: start for partition, (start, _) in choice.offsets.items()}
-        count = 0
-        for file in dead_letter_files(self.manifest, self.feed.topic, choice.zone.name, starts):
-            ((partition, (_, last)),) = file.ranges.items()
-            if last < choice.ends[partition]:
-                count += file.count
-        return count
-
-    def _read_first_undamaged(self, choices: Sequence[_Choice]) -> tuple[_Choice, list[Record]]:
-        """Return the first choice that can be read, and its records. Raises `FileDamaged` if none can."""
-        for choice in choices:
-            try:
-                return choice, sorted(self._records(choice), key=attrgetter("partition", "offset"))
-            except FileDamaged as error:
-                damaged = error
-        raise damaged
-
     def _records(self, choice: _Choice) -> Iterator[Record]:
         """Yield the records of a choice. Files are read to their ends, because their checksum is checked there.
 
@@ -752,14 +670,12 @@ class Loader:
             try:
                 yield from filter(choice.includes, choice.zone.records(entry.file))
             except FileDamaged:
-                self._require_live(entry)
+                current = self.manifest.entry(entry.file.zone, entry.file.name)
+                stage = "gone" if current is None else current.stage
+                if stage != "live":
+                    what = f"{entry.file.name} of zone {entry.file.zone}"
+                    raise StateMoved(what, expected="live", found=stage) from None
                 raise
-
-    def _require_live(self, entry: Entry) -> None:
-        current = self.manifest.entry(entry.file.zone, entry.file.name)
-        stage = "gone" if current is None else current.stage
-        if stage != "live":
-            raise StateMoved(f"{entry.file.name} of zone {entry.file.zone}", expected="live", found=stage)
 
     def _landed_row(self, record: Record, landed_at: datetime) -> LandedRow:
         row = self.feed.parse_landed(record.value)

@@ -1,22 +1,9 @@
-"""The manifest that the zones share: its tables, the rows of files, and the checks of what is added.
-
-The tables of the manifest, and the entry of a file. Times are milliseconds since 1970-01-01 UTC, as in Kafka.
-
-Conversion between the entry of a file and its rows in the manifest's tables.
-
-Reads and writes of files in the manifest, inside a transaction that the caller has begun.
-
-Validation of files that are added to the manifest, as far as it needs no other entry. Pure.
-
-The manifest: the only index of the zones' files, in one transactional store that they share.
+"""The manifest: the only index of the zones' files, in one transactional store that they share.
 
 The store is SQLite in the data directory by default, or PostgreSQL if configured. Every change first increments the
 version. That locks the version's row until the change is committed or rolled back, so changes run one after the other,
-and each decides on committed state. Readers see a file only after its add.
-
-The rows of the manifest that follow from those of files: ranges, what files are found by, and landed ends.
-
-The shards and topics that have files, and the status of each shard in each zone. Reads the manifest alone.
+and each decides on committed state. Readers see a file only after its add. Times are milliseconds since 1970-01-01 UTC,
+as in Kafka. `state` has what the manifest holds beside files.
 """
 
 from __future__ import annotations
@@ -75,198 +62,102 @@ CURRENT_STAGES: tuple[Stage, ...] = ("staged", "live")
 READABLE: tuple[Verdict, ...] = ("provisional", "verified")
 """The verdicts of files that are not quarantined."""
 
-FORMAT = 2
+FORMAT = 3
 """Of these tables. A version reads all formats up to its own. Format 2: deletion requests have a cut in offsets, and
-policies say whether the clock of heartbeats counts."""
+policies say whether the clock of heartbeats counts. Format 3: policies have the limit of idle files themselves."""
 
 METADATA = sa.MetaData()
-HEAD = sa.Table(
-    "landing_head",
-    METADATA,
-    sa.Column("id", sa.Integer, primary_key=True, autoincrement=False),
-    sa.Column("version", sa.BigInteger, nullable=False),
-)
-FORMATS = sa.Table(
-    "landing_format",
-    METADATA,
-    sa.Column("format", sa.Integer, primary_key=True, autoincrement=False),
-    sa.Column("written_by", sa.String(40), nullable=False),
-)
+_LENGTHS = {
+    "zone": 16,
+    "kind": 16,
+    "verdict": 16,
+    "stage": 16,
+    "identity": 32,
+    "storage": 32,
+    "written_by": 40,
+    "sum": 64,
+    "digest": 64,
+    "id_hash": 64,
+    "topic_id": 64,
+    "request_id": 100,
+    "topic": 160,
+    "shard": 200,
+    "name": 255,
+}
+"""Of texts."""
+
+_TYPES: dict[str, sa.types.TypeEngine[Any]] = {
+    **{name: sa.String(length) for name, length in _LENGTHS.items()},
+    **dict.fromkeys(("id", "partition", "number", "shards", "hours", "format", "epoch"), sa.Integer()),
+    **dict.fromkeys(("ranges", "deletions", "made_from", "reason", "problem", "remedy"), sa.Text()),
+    **dict.fromkeys(("cut", "groups", "bases", "zones"), sa.Text()),
+    **dict.fromkeys(("by_heartbeats", "for_good"), sa.Boolean()),
+}
+
+
+def _column(name: str, *, key: bool = False, optional: bool = False) -> sa.Column[Any]:
+    kind = _TYPES.get(name, sa.BigInteger())
+    return sa.Column(name, kind, primary_key=key, autoincrement=False, nullable=optional)
+
+
+def _table(name: str, key: str, columns: str = "", optional: str = "", *indexes: sa.Index) -> sa.Table:
+    made = [_column(column, key=True) for column in key.split()]
+    made += [_column(column) for column in columns.split()]
+    made += [_column(column, optional=True) for column in optional.split()]
+    return sa.Table(name, METADATA, *made, *indexes)
+
+
+HEAD = _table("landing_head", "id", "version")
+FORMATS = _table("landing_format", "format", "written_by")
 """The formats that versions have given the manifest. One of an earlier version has no row, and the first format."""
 
-ZONES = sa.Table(
-    "landing_zone",
-    METADATA,
-    sa.Column("zone", sa.String(16), primary_key=True),
-    sa.Column("storage", sa.String(32), nullable=False),
-)
+ZONES = _table("landing_zone", "zone", "storage")
 """The id of the storage of each zone, which the marker in its folder repeats. A zone of an earlier version has none."""
 
-FILES = sa.Table(
+FILES = _table(
     "landing_file",
-    METADATA,
-    sa.Column("zone", sa.String(16), primary_key=True),
-    sa.Column("name", sa.String(255), primary_key=True),
-    sa.Column("version", sa.BigInteger, nullable=False),
-    sa.Column("topic", sa.String(160), nullable=False),
-    sa.Column("shard", sa.String(200), nullable=False),
-    sa.Column("shards", sa.Integer, nullable=False),
-    sa.Column("identity", sa.String(32), nullable=False, index=True),
-    sa.Column("kind", sa.String(16), nullable=False),
-    sa.Column("size", sa.BigInteger, nullable=False),
-    sa.Column("count", sa.BigInteger, nullable=False),
-    sa.Column("sum", sa.String(64), nullable=False),
-    sa.Column("digest", sa.String(64), nullable=False),
-    sa.Column("ranges", sa.Text, nullable=False),
-    sa.Column("deletions", sa.Text, nullable=False),
-    sa.Column("made_from", sa.Text, nullable=False),
-    sa.Column("verdict", sa.String(16), nullable=False),
-    sa.Column("stage", sa.String(16), nullable=False),
-    sa.Column("added_at", sa.BigInteger, nullable=False),
-    sa.Column("retired_at", sa.BigInteger),
-    sa.Column("reason", sa.Text, nullable=False),
+    "zone name",
+    "version topic shard shards identity kind size count sum digest ranges deletions made_from verdict stage added_at "
+    "reason",
+    "retired_at",
+    sa.Index("ix_landing_file_identity", "identity"),
 )
-RANGES = sa.Table(
+RANGES = _table(
     "landing_range",
-    METADATA,
-    sa.Column("zone", sa.String(16), primary_key=True),
-    sa.Column("name", sa.String(255), primary_key=True),
-    sa.Column("partition", sa.Integer, primary_key=True, autoincrement=False),
-    sa.Column("shard", sa.String(200), nullable=False),
-    sa.Column("first", sa.BigInteger, nullable=False),
-    sa.Column("last", sa.BigInteger, nullable=False),
+    "zone name partition",
+    "shard first last",
+    "",
     sa.Index("landing_range_place", "zone", "shard", "partition", "last"),
 )
-POLICIES = sa.Table(
-    "landing_policy",
-    METADATA,
-    sa.Column("topic", sa.String(160), primary_key=True),
-    sa.Column("partition", sa.Integer, primary_key=True, autoincrement=False),
-    sa.Column("from_offset", sa.BigInteger, primary_key=True, autoincrement=False),
-    sa.Column("max_messages", sa.BigInteger, nullable=False),
-    sa.Column("max_bytes", sa.BigInteger, nullable=False),
-    sa.Column("max_age_ms", sa.BigInteger, nullable=False),
-    sa.Column("by_heartbeats", sa.Boolean),
+POLICIES = _table(
+    "landing_policy", "topic partition from_offset", "max_messages max_bytes max_age_ms", "by_heartbeats max_idle_ms"
 )
-IDLE_POLICIES = sa.Table(
-    "landing_policy_idle",
-    METADATA,
-    sa.Column("topic", sa.String(160), primary_key=True),
-    sa.Column("partition", sa.Integer, primary_key=True, autoincrement=False),
-    sa.Column("from_offset", sa.BigInteger, primary_key=True, autoincrement=False),
-    sa.Column("max_idle_ms", sa.BigInteger, nullable=False),
-)
-"""A further limit of a policy; policies of earlier versions have none."""
-
-IDLE_SPANS = sa.Table(
-    "landing_idle_span",
-    METADATA,
-    sa.Column("zone", sa.String(16), primary_key=True),
-    sa.Column("topic", sa.String(160), primary_key=True),
-    sa.Column("partition", sa.Integer, primary_key=True, autoincrement=False),
-    sa.Column("first", sa.BigInteger, nullable=False),
-    sa.Column("last", sa.BigInteger, nullable=False),
-    sa.Column("heartbeat", sa.BigInteger, nullable=False),
-)
-DELETIONS = sa.Table(
-    "landing_deletion",
-    METADATA,
-    sa.Column("request_id", sa.String(100), primary_key=True),
-    sa.Column("topic", sa.String(160), primary_key=True),
-    sa.Column("id_hash", sa.String(64), nullable=False),
-    sa.Column("sent_through", sa.BigInteger, nullable=False),
-    sa.Column("cut", sa.Text),
-)
-ROUNDS = sa.Table(
-    "landing_round",
-    METADATA,
-    sa.Column("shard", sa.String(200), primary_key=True),
-    sa.Column("number", sa.Integer, primary_key=True, autoincrement=False),
-    sa.Column("topic", sa.String(160), nullable=False),
-    sa.Column("cut", sa.Text, nullable=False),
-    sa.Column("groups", sa.Text, nullable=False),
-    sa.Column("shards", sa.Integer),
-)
-DONE = sa.Table(
-    "landing_round_done",
-    METADATA,
-    sa.Column("zone", sa.String(16), primary_key=True),
-    sa.Column("shard", sa.String(200), primary_key=True),
-    sa.Column("number", sa.Integer, primary_key=True, autoincrement=False),
-)
-
-ENDS = sa.Table(
-    "landing_end",
-    METADATA,
-    sa.Column("zone", sa.String(16), primary_key=True),
-    sa.Column("topic", sa.String(160), primary_key=True),
-    sa.Column("partition", sa.Integer, primary_key=True, autoincrement=False),
-    sa.Column("begun", sa.BigInteger, nullable=False),
-    sa.Column("end", sa.BigInteger, nullable=False),
-)
+IDLE_SPANS = _table("landing_idle_span", "zone topic partition", "first last heartbeat")
+DELETIONS = _table("landing_deletion", "request_id topic", "id_hash sent_through", "cut")
+ROUNDS = _table("landing_round", "shard number", "topic cut groups", "shards")
+DONE = _table("landing_round_done", "zone shard number")
+ENDS = _table("landing_end", "zone topic partition", "begun end")
 """The first offset that a zone has landed, and the offset after the last one, whatever becomes of its files' rows."""
 
-DEAD_LETTERS = sa.Table(
-    "landing_dead_letters",
-    METADATA,
-    sa.Column("zone", sa.String(16), primary_key=True),
-    sa.Column("topic", sa.String(160), primary_key=True),
-    sa.Column("partition", sa.Integer, primary_key=True, autoincrement=False),
-    sa.Column("first", sa.BigInteger, primary_key=True, autoincrement=False),
-    sa.Column("last", sa.BigInteger, nullable=False),
-)
+DEAD_LETTERS = _table("landing_dead_letters", "zone topic partition first", "last")
 """Where a zone has landed dead letters, whatever becomes of the rows of their files."""
 
-EPOCHS = sa.Table(
-    "landing_topic",
-    METADATA,
-    sa.Column("topic", sa.String(160), primary_key=True),
-    sa.Column("number", sa.Integer, primary_key=True, autoincrement=False),
-    sa.Column("topic_id", sa.String(64), nullable=False),
-    sa.Column("bases", sa.Text, nullable=False),
-    sa.Column("since", sa.BigInteger, nullable=False),
-    sa.Column("reason", sa.Text, nullable=False),
-)
-LOSSES = sa.Table(
-    "landing_loss",
-    METADATA,
-    sa.Column("topic", sa.String(160), primary_key=True),
-    sa.Column("partition", sa.Integer, primary_key=True, autoincrement=False),
-    sa.Column("first", sa.BigInteger, primary_key=True, autoincrement=False),
-    sa.Column("last", sa.BigInteger, primary_key=True, autoincrement=False),
-    sa.Column("zones", sa.Text, nullable=False),
-    sa.Column("for_good", sa.Boolean, nullable=False),
-    sa.Column("reason", sa.Text, nullable=False),
-    sa.Column("accepted_at", sa.BigInteger, nullable=False),
-)
-RETENTIONS = sa.Table(
-    "landing_retention",
-    METADATA,
-    sa.Column("topic", sa.String(160), primary_key=True),
-    sa.Column("hours", sa.Integer, nullable=False),
-)
+EPOCHS = _table("landing_topic", "topic number", "topic_id bases since reason")
+LOSSES = _table("landing_loss", "topic partition first last", "zones for_good reason accepted_at")
+RETENTIONS = _table("landing_retention", "topic", "hours")
 """For how many hours Kafka keeps a message after it has landed; topics of earlier versions are not here."""
 
-RETENTION_MARKS = sa.Table(
-    "landing_retention_mark",
-    METADATA,
-    sa.Column("topic", sa.String(160), primary_key=True),
-    sa.Column("partition", sa.Integer, primary_key=True, autoincrement=False),
-    sa.Column("at", sa.BigInteger, primary_key=True, autoincrement=False),
-    sa.Column("epoch", sa.Integer, nullable=False),
-    sa.Column("end", sa.BigInteger, nullable=False),
-)
-STOPS = sa.Table(
-    "landing_stop",
-    METADATA,
-    sa.Column("zone", sa.String(16), primary_key=True),
-    sa.Column("topic", sa.String(160), primary_key=True),
-    sa.Column("partition", sa.Integer, primary_key=True, autoincrement=False),
-    sa.Column("problem", sa.Text, nullable=False),
-    sa.Column("remedy", sa.Text, nullable=False),
-    sa.Column("since", sa.BigInteger, nullable=False),
-)
+RETENTION_MARKS = _table("landing_retention_mark", "topic partition at", "epoch end")
+STOPS = _table("landing_stop", "zone topic partition", "problem remedy since")
 
+NOT_SHARDED = 0
+"""The stored sharding specification of dead letters."""
+
+_LATER_COLUMNS = (DELETIONS.c.cut, POLICIES.c.by_heartbeats, POLICIES.c.max_idle_ms)
+"""Those that tables of earlier formats lack."""
+
+_IDLE_POLICIES = "landing_policy_idle"
+"""A table of earlier formats: the limit of idle files of some policies."""
 
 _LOCKS = {"sqlite": "BEGIN IMMEDIATE", "postgresql": "SELECT pg_advisory_xact_lock(hashtext('landing_head'))"}
 """By store: the statement after which other processes wait with creating tables until the transaction has ended."""
@@ -278,50 +169,35 @@ def create_tables(engine: sa.Engine) -> None:
     Raises:
         StoredByNewerVersion: A later version has changed the tables.
     """
+    newest = sa.select(FORMATS).order_by(FORMATS.c.format.desc()).limit(1)
     with engine.connect() as connection:
-        complete = _is_complete(connection)
+        tables = set(sa.inspect(connection).get_table_names())
+        found = connection.execute(newest).first() if FORMATS.name in tables else None
+    if found is not None and found.format > FORMAT:
+        manifest = f"The manifest {engine.url.render_as_string()}"
+        raise StoredByNewerVersion(manifest, found=found.format, readable=FORMAT, written_by=found.written_by)
+    if found is not None and found.format == FORMAT and METADATA.tables.keys() <= tables:
+        return  # columns and rows were written together with the format
     with engine.begin() as connection:
-        if not complete:
-            connection.exec_driver_sql(_LOCKS[connection.dialect.name])
-            METADATA.create_all(connection)
-            for column in _missing_columns(connection):
+        connection.exec_driver_sql(_LOCKS[connection.dialect.name])
+        METADATA.create_all(connection)
+        existing = sa.inspect(connection)
+        for column in _LATER_COLUMNS:
+            table = column.table.name
+            if column.name not in {each["name"] for each in existing.get_columns(table)}:
                 kind = column.type.compile(connection.dialect)
-                connection.exec_driver_sql(f"ALTER TABLE {column.table.name} ADD COLUMN {column.name} {kind}")
-            for missing in _missing_rows(connection):
-                connection.execute(missing)
-        _check_format(connection)
-
-
-def _is_complete(connection: sa.Connection) -> bool:
-    existing = set(sa.inspect(connection).get_table_names())
-    return set(METADATA.tables) <= existing and not _missing_rows(connection) and not _missing_columns(connection)
-
-
-def _missing_columns(connection: sa.Connection) -> list[sa.Column[Any]]:
-    """Return the columns that tables of earlier formats lack. They may be null."""
-    found = []
-    for column in (DELETIONS.c.cut, POLICIES.c.by_heartbeats):
-        if column.name not in {each["name"] for each in sa.inspect(connection).get_columns(column.table.name)}:
-            found.append(column)
-    return found
-
-
-def _missing_rows(connection: sa.Connection) -> list[sa.Insert]:
-    """Return what adds the row of the head, and the one of this format to a manifest of earlier ones."""
-    wanted = {
-        sa.select(HEAD): sa.insert(HEAD).values(id=1, version=0),
-        sa.select(FORMATS).where(FORMATS.c.format >= FORMAT): sa.insert(FORMATS).values(
-            format=FORMAT, written_by=__version__
-        ),
-    }
-    return [missing for found, missing in wanted.items() if connection.execute(found).first() is None]
-
-
-def _check_format(connection: sa.Connection) -> None:
-    newest = connection.execute(sa.select(FORMATS).order_by(FORMATS.c.format.desc()).limit(1)).one()
-    if newest.format > FORMAT:
-        manifest = f"The manifest {connection.engine.url.render_as_string()}"
-        raise StoredByNewerVersion(manifest, found=newest.format, readable=FORMAT, written_by=newest.written_by)
+                connection.exec_driver_sql(f"ALTER TABLE {table} ADD COLUMN {column.name} {kind}")
+        if existing.has_table(_IDLE_POLICIES):
+            place = " AND ".join(
+                f"idle.{name} = landing_policy.{name}" for name in ("topic", "partition", "from_offset")
+            )
+            limit = f"SELECT max_idle_ms FROM {_IDLE_POLICIES} idle WHERE {place}"
+            connection.exec_driver_sql(f"UPDATE landing_policy SET max_idle_ms = ({limit})")
+            connection.exec_driver_sql(f"DROP TABLE {_IDLE_POLICIES}")
+        if connection.execute(sa.select(HEAD)).first() is None:
+            connection.execute(sa.insert(HEAD).values(id=1, version=0))
+        if connection.execute(sa.select(FORMATS).filter_by(format=FORMAT)).first() is None:
+            connection.execute(sa.insert(FORMATS).values(format=FORMAT, written_by=__version__))
 
 
 @dataclass(frozen=True)
@@ -358,80 +234,57 @@ def files_of(entries: Iterable[Entry]) -> list[DataFile]:
     return [entry.file for entry in entries]
 
 
-NOT_SHARDED = 0
-"""The stored sharding specification of dead letters."""
-
-
 def row_of(entry: Entry) -> dict[str, Any]:
     """Return an entry as a row of `landing_file`."""
-    file = entry.file
+    file, retired_at = entry.file, entry.retired_at
     shard = parse_shard(file.shard)
-    retired_at = entry.retired_at
+    same = ("zone", "name", "shard", "kind", "size", "count", "digest")
     return {
-        "zone": file.zone,
-        "name": file.name,
-        "version": entry.version,
+        **{name: getattr(file, name) for name in same},
+        **{name: getattr(entry, name) for name in ("version", "verdict", "stage", "reason")},
         "topic": shard.topic,
-        "shard": file.shard,
         "shards": NOT_SHARDED if shard.dead_letters else shard.of,
         "identity": identity_of(file),
-        "kind": file.kind,
-        "size": file.size,
-        "count": file.count,
         "sum": f"{file.checksum.sum:064x}",
-        "digest": file.digest,
         "ranges": json.dumps(ranges_to_json(file.ranges)),
         "deletions": json.dumps(sorted(file.deletions)),
         "made_from": json.dumps(list(file.made_from)),
-        "verdict": entry.verdict,
-        "stage": entry.stage,
         "added_at": milliseconds(entry.added_at),
         "retired_at": None if retired_at is None else milliseconds(retired_at),
-        "reason": entry.reason,
     }
 
 
-def range_rows_of(file: DataFile) -> Iterable[dict[str, Any]]:
-    """Yield the rows of a file in `landing_range`."""
-    for partition, (first, last) in file.ranges.items():
-        yield {
-            "zone": file.zone,
-            "name": file.name,
-            "shard": file.shard,
-            "partition": partition,
-            "first": first,
-            "last": last,
-        }
+def range_rows_of(file: DataFile) -> list[dict[str, Any]]:
+    """Return the rows of a file in `landing_range`."""
+    same = {"zone": file.zone, "name": file.name, "shard": file.shard}
+    return [{**same, "partition": p, "first": first, "last": last} for p, (first, last) in file.ranges.items()]
 
 
 def entry_of(row: sa.Row[Any]) -> Entry:
     """Return the entry of a row of `landing_file`."""
-    found = row._mapping
-    retired_at = found["retired_at"]
-    return Entry(
-        file=_file_of(found),
-        verdict=found["verdict"],
-        stage=found["stage"],
-        version=found["version"],
-        added_at=from_milliseconds(found["added_at"]),
-        retired_at=None if retired_at is None else from_milliseconds(retired_at),
-        reason=found["reason"],
+    retired_at = row.retired_at
+    count = row._mapping["count"]  # a row is a tuple, which has a method of this name
+    file = DataFile(
+        name=row.name,
+        size=row.size,
+        shard=row.shard,
+        ranges=ranges_from_json(json.loads(row.ranges)),
+        deletions=frozenset(json.loads(row.deletions)),
+        count=count,
+        checksum=Checksum(count, int(row.sum, 16)),
+        zone=row.zone,
+        kind=row.kind,
+        made_from=tuple(json.loads(row.made_from)),
+        digest=row.digest,
     )
-
-
-def _file_of(found: Mapping[Any, Any]) -> DataFile:
-    return DataFile(
-        name=found["name"],
-        size=found["size"],
-        shard=found["shard"],
-        ranges=ranges_from_json(json.loads(found["ranges"])),
-        deletions=frozenset(json.loads(found["deletions"])),
-        count=found["count"],
-        checksum=Checksum(found["count"], int(found["sum"], 16)),
-        zone=found["zone"],
-        kind=found["kind"],
-        made_from=tuple(json.loads(found["made_from"])),
-        digest=found["digest"],
+    return Entry(
+        file=file,
+        verdict=row.verdict,
+        stage=row.stage,
+        version=row.version,
+        added_at=from_milliseconds(row.added_at),
+        retired_at=None if retired_at is None else from_milliseconds(retired_at),
+        reason=row.reason,
     )
 
 
@@ -446,24 +299,19 @@ def ranges_from_json(found: Mapping[str, list[int]]) -> dict[int, tuple[int, int
 
 
 class FileRows:
-    """Reads and writes the rows of files inside a transaction."""
+    """Reads and writes the rows of files inside a transaction that the caller has begun."""
 
     def __init__(self, connection: sa.Connection) -> None:
         self._connection = connection
 
     def find(self, zone: str, name: str) -> Entry | None:
         """Return the entry of a file; None if the manifest does not have it."""
-        row = self._connection.execute(sa.select(FILES).where(_is(zone, name))).first()
+        row = self._connection.execute(sa.select(FILES).filter_by(zone=zone, name=name)).first()
         return None if row is None else entry_of(row)
 
     def find_all(self, zone: str, names: Iterable[str]) -> list[Entry]:
         """Return the entries of those files that the manifest has."""
-        entries = []
-        for name in names:
-            entry = self.find(zone, name)
-            if entry is not None:
-                entries.append(entry)
-        return entries
+        return [entry for entry in (self.find(zone, name) for name in names) if entry is not None]
 
     def require_entry(self, zone: str, name: str) -> Entry:
         """Return the entry of a file. Raises `UsageError` if the manifest does not have it."""
@@ -472,10 +320,6 @@ class FileRows:
             raise UsageError(f"Zone {zone} has no file {name}.", remedy="See `lake landing status`.")
         return entry
 
-    def require_entries(self, zone: str, names: Iterable[str]) -> list[Entry]:
-        """Return the entries of files. Raises `UsageError` if the manifest does not have one of them."""
-        return [self.require_entry(zone, name) for name in names]
-
     def require_verdict(self, zone: str, name: str, verdicts: Sequence[Verdict]) -> Entry:
         """Return the entry of a file. Raises `UsageError` if it has none of the verdicts."""
         entry = self.require_entry(zone, name)
@@ -483,53 +327,35 @@ class FileRows:
             raise UsageError(f"{name} of zone {zone} is {entry.verdict}.", remedy="See `lake landing quarantine list`.")
         return entry
 
-    def common_stage(self, zone: str, files: Sequence[DataFile]) -> Stage:
-        """Return the stage of files that are to be replaced. Raises `StateMoved` unless all are staged, or all live."""
-        stage = self.require_entry(zone, files[0].name).stage
-        expected: Stage = "staged" if stage == "staged" else "live"
-        self.require_stage(zone, files, expected)
-        return expected
-
-    def require_stage(self, zone: str, files: Iterable[DataFile], stage: Stage) -> None:
+    def require_stage(self, zone: str, names: Iterable[str], stage: Stage) -> None:
         """Raise `StateMoved` unless all files are at a stage and none is quarantined."""
-        for file in files:
-            entry = self.require_entry(zone, file.name)
+        for name in names:
+            entry = self.require_entry(zone, name)
             if entry.stage != stage or entry.verdict == "quarantined":
-                raise StateMoved(f"{file.name} of zone {zone}", expected=stage, found=f"{entry.verdict}, {entry.stage}")
+                raise StateMoved(f"{name} of zone {zone}", expected=stage, found=f"{entry.verdict}, {entry.stage}")
 
     def comparable(self, file: DataFile) -> list[Entry]:
         """Return the files of other zones that must hold the same records, including retired ones."""
-        query = (
-            sa.select(FILES)
-            .where(
-                FILES.c.identity == identity_of(file),
-                FILES.c.zone != file.zone,
-                FILES.c.verdict != "quarantined",
-            )
-            .order_by(FILES.c.zone, FILES.c.name)
-        )
-        return [entry_of(row) for row in self._connection.execute(query)]
+        query = sa.select(FILES).filter_by(identity=identity_of(file))
+        others = query.where(FILES.c.zone != file.zone, FILES.c.verdict != "quarantined")
+        return list(map(entry_of, self._connection.execute(others.order_by(FILES.c.zone, FILES.c.name))))
 
     def require_known(self, file: DataFile) -> None:
         """Raise `LandingError` if the file's sharding specification or a deletion request of it is not recorded."""
         shard = parse_shard(file.shard)
         if shard.of > 1:
-            self._require_resharded(file, shard)
-        query = sa.select(DELETIONS.c.request_id).where(DELETIONS.c.topic == shard.topic)
-        requested = self._connection.execute(query).scalars()
+            query = sa.select(ROUNDS.c.shards).filter_by(topic=shard.topic, shards=shard.of)
+            if self._connection.execute(query).first() is None:
+                raise LandingError(
+                    f"{file.name} is of {shard}, but {shard.topic} was never resharded to {shard.of} shards.",
+                    remedy=f"Run `lake landing reshard {shard.topic} {shard.of}` first.",
+                )
+        requested = self._connection.execute(sa.select(DELETIONS.c.request_id).filter_by(topic=shard.topic)).scalars()
         unknown = file.deletions.difference(requested)
         if unknown:
             raise LandingError(
                 f"{file.name} was scrubbed for {', '.join(sorted(unknown))}, which nobody requested of {shard.topic}.",
                 remedy="Record each deletion request before a file is scrubbed for it.",
-            )
-
-    def _require_resharded(self, file: DataFile, shard: Shard) -> None:
-        query = sa.select(ROUNDS.c.shards).where(ROUNDS.c.topic == shard.topic, ROUNDS.c.shards == shard.of)
-        if self._connection.execute(query).first() is None:
-            raise LandingError(
-                f"{file.name} is of {shard}, but {shard.topic} was never resharded to {shard.of} shards.",
-                remedy=f"Run `lake landing reshard {shard.topic} {shard.of}` first.",
             )
 
     def refuse_overlap(self, file: DataFile, replaced: Iterable[str], stage: Stage) -> None:
@@ -547,14 +373,24 @@ class FileRows:
             OffsetsOverlap: Another file has one of its offsets.
         """
         shard = parse_shard(file.shard)
-        others = _files_that_must_not_overlap(file, shard, [file.name, *replaced], stage)
-        for partition, (first, last) in file.ranges.items():
-            overlapping = others.where(
-                RANGES.c.partition == partition,
-                RANGES.c.first <= last,
-                RANGES.c.last >= first,
+        may_share_records = FILES.c.shard == file.shard
+        if stage == "live" and not shard.dead_letters:
+            other_specification = FILES.c.shards.not_in((NOT_SHARDED, shard.of)) & (FILES.c.stage == "live")
+            may_share_records |= (FILES.c.topic == shard.topic) & other_specification
+        others = (
+            sa.select(RANGES.c.name, RANGES.c.first, RANGES.c.shard)
+            .join(FILES, SAME_FILE)
+            .where(
+                RANGES.c.zone == file.zone,
+                RANGES.c.name.not_in([file.name, *replaced]),
+                FILES.c.stage.in_(CURRENT_STAGES),
+                FILES.c.verdict != "quarantined",
+                may_share_records,
             )
-            for other in self._connection.execute(overlapping):
+        )
+        for partition, (first, last) in file.ranges.items():
+            is_overlap = (RANGES.c.partition == partition) & (RANGES.c.first <= last) & (RANGES.c.last >= first)
+            for other in self._connection.execute(others.where(is_overlap)):
                 if shard.overlaps(parse_shard(other.shard)):
                     raise OffsetsOverlap(partition, max(first, other.first), names=(other.name, file.name))
 
@@ -563,27 +399,17 @@ class FileRows:
 
         Empty if a file that it was made from is not retired.
         """
-        origin = self.find_all(file.zone, file.made_from)
-        if any(entry.stage != "retired" for entry in origin):
+        if any(entry.stage != "retired" for entry in self.find_all(file.zone, file.made_from)):
             return []
-        shard = parse_shard(file.shard)
-        index = RangeIndex([file.ranges])
-        query = sa.select(FILES).where(
-            FILES.c.zone == file.zone,
-            FILES.c.topic == shard.topic,
-            FILES.c.stage == "retired",
-        )
-        names = []
-        for row in self._connection.execute(query):
-            retired = entry_of(row).file
-            if shard.overlaps(parse_shard(retired.shard)) and index.overlaps(retired.ranges):
-                names.append(retired.name)
-        return names
+        shard, index = parse_shard(file.shard), RangeIndex([file.ranges])
+        query = sa.select(FILES).filter_by(zone=file.zone, topic=shard.topic, stage="retired")
+        retired = files_of(map(entry_of, self._connection.execute(query)))
+        return [old.name for old in retired if shard.overlaps(parse_shard(old.shard)) and index.overlaps(old.ranges)]
 
     def copies_of(self, file: DataFile) -> list[str]:
         """Return the names of the zone's staged files that were made from a file."""
-        query = sa.select(FILES).where(FILES.c.zone == file.zone, FILES.c.stage == "staged")
-        staged = [entry_of(row).file for row in self._connection.execute(query)]
+        query = sa.select(FILES).filter_by(zone=file.zone, stage="staged")
+        staged = files_of(map(entry_of, self._connection.execute(query)))
         return [copy.name for copy in staged if file.name in copy.made_from]
 
     def insert_compared(self, entry: Entry) -> Verdict | FilesDiffer:
@@ -616,58 +442,49 @@ class FileRows:
     def insert(self, entry: Entry) -> None:
         """Insert a file and its ranges."""
         self._connection.execute(sa.insert(FILES).values(row_of(entry)))
-        self._connection.execute(sa.insert(RANGES), list(range_rows_of(entry.file)))
+        self._connection.execute(sa.insert(RANGES), range_rows_of(entry.file))
         if entry.verdict != "quarantined":
             self._raise_ends(entry.file)
 
     def lower_ends(self, file: DataFile) -> None:
         """Let the landed ends of a file's partitions follow from the files that are left, after it was discarded."""
         topic = parse_shard(file.shard).topic
-        if file.holds_dead_letters:
-            for partition, (first, _) in file.ranges.items():
-                dead = {"zone": file.zone, "topic": topic, "partition": partition, "first": first}
-                self._connection.execute(sa.delete(DEAD_LETTERS).filter_by(**dead))
-            return
-        for partition in file.ranges:
-            query = (
+        for partition, (first, _) in file.ranges.items():
+            place = {"zone": file.zone, "topic": topic, "partition": partition}
+            if file.holds_dead_letters:
+                self._connection.execute(sa.delete(DEAD_LETTERS).filter_by(**place, first=first))
+                continue
+            last = self._connection.execute(
                 sa.select(sa.func.max(RANGES.c.last))
-                .join(FILES, (FILES.c.zone == RANGES.c.zone) & (FILES.c.name == RANGES.c.name))
+                .join(FILES, SAME_FILE)
                 .where(FILES.c.zone == file.zone, FILES.c.topic == topic, RANGES.c.partition == partition)
                 .where(FILES.c.verdict != "quarantined", FILES.c.shards != NOT_SHARDED)
-            )
-            last = self._connection.execute(query).scalar()
-            place = _is_end(file.zone, topic, partition)
+            ).scalar()
             if last is None:
-                self._connection.execute(sa.delete(ENDS).where(place))
+                self._connection.execute(sa.delete(ENDS).filter_by(**place))
             else:
-                self._connection.execute(sa.update(ENDS).where(place).values(end=last + 1))
+                self._connection.execute(sa.update(ENDS).filter_by(**place).values(end=last + 1))
 
     def _raise_ends(self, file: DataFile) -> None:
         shard = parse_shard(file.shard)
-        if shard.dead_letters:
-            self._remember_dead_letters(file, shard.topic)
-            return
         for partition, (first, last) in file.ranges.items():
-            place = _is_end(file.zone, shard.topic, partition)
-            found = self._connection.execute(sa.select(ENDS.c.begun, ENDS.c.end).where(place)).first()
+            place = {"zone": file.zone, "topic": shard.topic, "partition": partition}
+            if shard.dead_letters:
+                place["first"] = first
+                if self._connection.execute(sa.select(DEAD_LETTERS).filter_by(**place)).first() is None:
+                    self._connection.execute(sa.insert(DEAD_LETTERS).values(**place, last=last))
+                continue
+            found = self._connection.execute(sa.select(ENDS).filter_by(**place)).first()
             if found is None:
-                values = {"zone": file.zone, "topic": shard.topic, "partition": partition}
-                values |= {"begun": first, "end": last + 1}
-                self._connection.execute(sa.insert(ENDS).values(values))
+                self._connection.execute(sa.insert(ENDS).values(**place, begun=first, end=last + 1))
             elif first < found.begun or last >= found.end:
                 widened = {"begun": min(first, found.begun), "end": max(last + 1, found.end)}
-                self._connection.execute(sa.update(ENDS).where(place).values(widened))
-
-    def _remember_dead_letters(self, file: DataFile, topic: str) -> None:
-        for partition, (first, last) in file.ranges.items():
-            place = {"zone": file.zone, "topic": topic, "partition": partition, "first": first}
-            if self._connection.execute(sa.select(DEAD_LETTERS.c.last).filter_by(**place)).first() is None:
-                self._connection.execute(sa.insert(DEAD_LETTERS).values(**place, last=last))
+                self._connection.execute(sa.update(ENDS).filter_by(**place).values(widened))
 
     def remove(self, zone: str, name: str) -> None:
         """Delete a file and its ranges; does nothing if the manifest does not have it."""
-        self._connection.execute(sa.delete(FILES).where(_is(zone, name)))
-        self._connection.execute(sa.delete(RANGES).where(RANGES.c.zone == zone, RANGES.c.name == name))
+        for table in (FILES, RANGES):
+            self._connection.execute(sa.delete(table).filter_by(zone=zone, name=name))
 
     def retire(self, zone: str, names: Iterable[str], now: datetime) -> None:
         """Mark files as replaced."""
@@ -676,53 +493,22 @@ class FileRows:
 
     def change(self, zone: str, name: str, **values: object) -> None:
         """Set columns of a file."""
-        self._connection.execute(sa.update(FILES).where(_is(zone, name)).values(values))
+        self._connection.execute(sa.update(FILES).filter_by(zone=zone, name=name).values(values))
+
+
+SAME_FILE = (FILES.c.zone == RANGES.c.zone) & (FILES.c.name == RANGES.c.name)
+"""Joins the ranges of files with these."""
 
 
 def finish_round(connection: sa.Connection, zone: str, shard: str, number: int) -> None:
     """Record that a zone has finished a round. Safe to repeat."""
-    recorded = sa.select(DONE.c.number).where(
-        DONE.c.zone == zone,
-        DONE.c.shard == shard,
-        DONE.c.number == number,
-    )
-    if connection.execute(recorded).first() is None:
-        connection.execute(sa.insert(DONE).values(zone=zone, shard=shard, number=number))
-
-
-def _files_that_must_not_overlap(
-    file: DataFile, shard: Shard, excluded: Sequence[str], stage: Stage
-) -> sa.Select[tuple[str, int, str]]:
-    """Return a query of name, first offset and shard."""
-    may_share_records = FILES.c.shard == file.shard
-    if stage == "live" and not shard.dead_letters:
-        may_share_records |= (
-            (FILES.c.topic == shard.topic) & FILES.c.shards.not_in((NOT_SHARDED, shard.of)) & (FILES.c.stage == "live")
-        )
-    same_file = (FILES.c.zone == RANGES.c.zone) & (FILES.c.name == RANGES.c.name)
-    return (
-        sa.select(RANGES.c.name, RANGES.c.first, RANGES.c.shard)
-        .join(FILES, same_file)
-        .where(
-            RANGES.c.zone == file.zone,
-            RANGES.c.name.not_in(excluded),
-            FILES.c.stage.in_(CURRENT_STAGES),
-            FILES.c.verdict != "quarantined",
-            may_share_records,
-        )
-    )
-
-
-def _is_end(zone: str, topic: str, partition: int) -> sa.ColumnElement[bool]:
-    return (ENDS.c.zone == zone) & (ENDS.c.topic == topic) & (ENDS.c.partition == partition)
-
-
-def _is(zone: str, name: str) -> sa.ColumnElement[bool]:
-    return (FILES.c.zone == zone) & (FILES.c.name == name)
+    done = {"zone": zone, "shard": shard, "number": number}
+    if connection.execute(sa.select(DONE).filter_by(**done)).first() is None:
+        connection.execute(sa.insert(DONE).values(done))
 
 
 def validate_file(file: DataFile) -> None:
-    """Raise `LandingError` unless name, shard, offsets and zone of a file are valid."""
+    """Raise `LandingError` unless name, shard, offsets and zone of a file are valid. Pure."""
     check_file_name(file.name)
     parse_shard(file.shard)
     for partition, (first, last) in file.ranges.items():
@@ -731,14 +517,15 @@ def validate_file(file: DataFile) -> None:
                 f"{file.name} has the offsets {first} to {last} of partition {partition}.",
                 remedy="Give both inclusive, from 0 on, the lesser first.",
             )
-    if not file.zone:
-        raise _incomplete(file, "zone")
-    if not file.ranges:
-        raise _incomplete(file, "offsets")
+    for missing, value in (("zone", file.zone), ("offsets", file.ranges)):
+        if not value:
+            raise LandingError(
+                f"{file.name} has no {missing}.", remedy="Add the files of a zone, as `Zone.draft` makes them."
+            )
 
 
 def validate_sums(operation: str, taken: Sequence[DataFile], given: Sequence[DataFile], removed: Checksum) -> None:
-    """Check that an operation wrote exactly the records that it read.
+    """Check that an operation wrote exactly the records that it read. Pure.
 
     Args:
         operation: Its name, for the message.
@@ -756,20 +543,13 @@ def validate_sums(operation: str, taken: Sequence[DataFile], given: Sequence[Dat
 
 
 def validate_same_file(existing: Entry, file: DataFile) -> Verdict:
-    """Return the verdict of a file that is added again. Raises `LandingError` if it holds other records now."""
+    """Return the verdict of a file that is added again. Raises `LandingError` if it holds other records now. Pure."""
     if compare(existing.file, file) == "match":
         return existing.verdict
     raise LandingError(
         f"{file.name} of zone {file.zone} ({offsets(file)}) is there with the checksum {existing.file.checksum}, "
         f"and was now written with {file.checksum}.",
         remedy="The existing file stays. Run `lake landing verify`: the input of the zone has changed.",
-    )
-
-
-def _incomplete(file: DataFile, missing: str) -> LandingError:
-    return LandingError(
-        f"{file.name} has no {missing}.",
-        remedy="Add the files of a zone, as `Zone.draft` makes them.",
     )
 
 
@@ -824,14 +604,6 @@ def open_manifest(settings: Settings) -> Manifest:
     return manifest
 
 
-@dataclass(frozen=True)
-class RoundNumber:
-    """A round of a shard, by number."""
-
-    shard: str
-    number: int
-
-
 class Manifest:
     """Reads and changes the manifest. Each method that changes it is one transaction."""
 
@@ -856,10 +628,15 @@ class Manifest:
                 raise DiskFull(f"The manifest {self.engine.url.render_as_string()}", reason) from error
             raise
 
+    def rows(self, query: sa.Select[Any]) -> list[sa.Row[Any]]:
+        """Return the rows of a query."""
+        with self.engine.connect() as connection:
+            return list(connection.execute(query).all())
+
     def version(self) -> int:
         """Return the last version. As long as it is the same, the manifest has not changed."""
-        with self.engine.connect() as connection:
-            return int(connection.execute(sa.select(HEAD.c.version)).scalar_one())
+        ((version,),) = self.rows(sa.select(HEAD.c.version))
+        return int(version)
 
     def entries(
         self,
@@ -878,24 +655,18 @@ class Manifest:
             verdicts: With one of these verdicts.
         """
         query = sa.select(FILES).where(FILES.c.stage.in_(stages), FILES.c.verdict.in_(verdicts))
-        if zone:
-            query = query.where(FILES.c.zone == zone)
-        if topic:
-            query = query.where(FILES.c.topic == topic)
+        query = query.filter_by(**({"zone": zone} if zone else {}), **({"topic": topic} if topic else {}))
         ordered = query.order_by(FILES.c.shard, FILES.c.version, FILES.c.name, FILES.c.zone)
-        with self.engine.connect() as connection:
-            return [entry_of(row) for row in connection.execute(ordered)]
+        return list(map(entry_of, self.rows(ordered)))
 
     def storage_id(self, zone: str) -> str | None:
         """Return the id of the storage of a zone; None if none was recorded."""
-        with self.engine.connect() as connection:
-            return connection.execute(sa.select(ZONES.c.storage).where(ZONES.c.zone == zone)).scalar()
+        return next((row.storage for row in self.rows(sa.select(ZONES).filter_by(zone=zone))), None)
 
     def record_storage(self, zone: str, storage: str) -> str:
         """Record the id of the storage of a zone; return the recorded one, which may be another process's."""
         with self.change() as (connection, _):
-            query = sa.select(ZONES.c.storage).where(ZONES.c.zone == zone)
-            recorded = connection.execute(query).scalar()
+            recorded = connection.execute(sa.select(ZONES.c.storage).filter_by(zone=zone)).scalar()
             if recorded is None:
                 connection.execute(sa.insert(ZONES).values(zone=zone, storage=storage))
             return recorded or storage
@@ -916,19 +687,7 @@ class Manifest:
             OffsetsOverlap: Another file of the zone has one of its offsets.
             LandingError: Its name, shard or a deletion request is not valid.
         """
-        validate_file(file)
-        with self.change() as (connection, version):
-            rows = FileRows(connection)
-            existing = rows.find(file.zone, file.name)
-            if existing and existing.verdict != "quarantined":
-                return validate_same_file(existing, file)
-            rows.require_known(file)
-            rows.refuse_overlap(file, (), stage)
-            verdict = rows.insert_compared(_new_entry(file, stage, version, now))
-        # Raised after the commit: the quarantined file stays in the manifest.
-        if isinstance(verdict, FilesDiffer):
-            raise verdict
-        return verdict
+        return self._add(file, (), stage, now)
 
     def replace(
         self,
@@ -957,26 +716,32 @@ class Manifest:
             FilesDiffer: As in `add`; the files taken stay.
             LandingError: As in `add`.
         """
-        validate_file(file)
         validate_sums(operation, taken, [file], removed)
-        names = names_of(taken)
+        return self._add(file, names_of(taken), "live", now)
+
+    def _add(self, file: DataFile, taken: Sequence[str], stage: Stage, now: datetime) -> Verdict:
+        validate_file(file)
         with self.change() as (connection, version):
             rows = FileRows(connection)
             existing = rows.find(file.zone, file.name)
             if existing and existing.verdict != "quarantined":
                 return validate_same_file(existing, file)
-            stage = rows.common_stage(file.zone, taken)
+            if taken:  # it takes the stage of these: all are staged, or all live
+                stage = "staged" if rows.require_entry(file.zone, taken[0]).stage == "staged" else "live"
+                rows.require_stage(file.zone, taken, stage)
             rows.require_known(file)
-            rows.refuse_overlap(file, names, stage)
-            verdict = rows.insert_compared(_new_entry(file, stage, version, now))
+            rows.refuse_overlap(file, taken, stage)
+            entry = Entry(file, "provisional", stage, version, added_at=now, retired_at=None, reason="")
+            verdict = rows.insert_compared(entry)
             if not isinstance(verdict, FilesDiffer):
-                rows.retire(file.zone, names, now)
+                rows.retire(file.zone, taken, now)
+        # Raised after the commit: the quarantined file stays in the manifest.
         if isinstance(verdict, FilesDiffer):
             raise verdict
         return verdict
 
     def exchange(
-        self, zone: str, taken: Sequence[str], given: Sequence[str], *, finishes: RoundNumber, now: datetime
+        self, zone: str, taken: Sequence[str], given: Sequence[str], *, finishes: tuple[str, int], now: datetime
     ) -> None:
         """Replace live files by staged ones, all at once, and finish a reshard. Repeating it changes nothing.
 
@@ -984,7 +749,7 @@ class Manifest:
             zone: The zone.
             taken: Names of the live files.
             given: Names of the staged files.
-            finishes: The round of the reshard.
+            finishes: The round of the reshard: shard and number.
             now: The present time.
 
         Raises:
@@ -994,11 +759,10 @@ class Manifest:
         """
         with self.change() as (connection, _):
             rows = FileRows(connection)
-            old = rows.require_entries(zone, taken)
-            new = rows.require_entries(zone, given)
-            if _are_all(old, "retired") and _are_all(new, "live"):
+            old, new = ([rows.require_entry(zone, name) for name in names] for names in (taken, given))
+            if {entry.stage for entry in old} == {"retired"} and {entry.stage for entry in new} == {"live"}:
                 return
-            rows.require_stage(zone, files_of(old), "live")
+            rows.require_stage(zone, taken, "live")
             for entry in new:
                 if entry.verdict != "verified":
                     raise LandingError(
@@ -1009,7 +773,7 @@ class Manifest:
             rows.retire(zone, taken, now)
             for name in given:
                 rows.change(zone, name, stage="live")
-            finish_round(connection, zone, finishes.shard, finishes.number)
+            finish_round(connection, zone, *finishes)
 
     def overdue(self, now: datetime, deadline: timedelta) -> list[Entry]:
         """Return the provisional files that have waited for the other zone longer than a deadline."""
@@ -1071,18 +835,9 @@ class Manifest:
         """Remove retired files from the manifest. Raises `StateMoved` if one of them is not retired."""
         with self.change() as (connection, _):
             rows = FileRows(connection)
-            entries = rows.require_entries(zone, names)
-            rows.require_stage(zone, files_of(entries), "retired")
+            rows.require_stage(zone, names, "retired")
             for name in names:
                 rows.remove(zone, name)
-
-
-def _new_entry(file: DataFile, stage: Stage, version: int, now: datetime) -> Entry:
-    return Entry(file, "provisional", stage, version, added_at=now, retired_at=None, reason="")
-
-
-def _are_all(entries: Sequence[Entry], stage: Stage) -> bool:
-    return all(entry.stage == stage for entry in entries)
 
 
 DERIVED = ("topic", "shards", "identity")
@@ -1098,39 +853,49 @@ def misfits(manifest: Manifest) -> list[DataFile]:
 def rebuild(manifest: Manifest) -> list[DataFile]:
     """Write derived columns and ranges again where they do not fit; return the files."""
     with manifest.change() as (connection, _):
-        found = list(_misfits(connection))
+        found = _misfits(connection)
         for file, derived in found:
-            is_row = (FILES.c.zone == file.zone) & (FILES.c.name == file.name)
-            connection.execute(sa.update(FILES).where(is_row).values(derived))
-            of_file = (RANGES.c.zone == file.zone) & (RANGES.c.name == file.name)
-            connection.execute(sa.delete(RANGES).where(of_file))
-            connection.execute(sa.insert(RANGES), list(range_rows_of(file)))
-        return [file for file, _ in found]
+            place = {"zone": file.zone, "name": file.name}
+            connection.execute(sa.update(FILES).filter_by(**place).values(derived))
+            connection.execute(sa.delete(RANGES).filter_by(**place))
+            connection.execute(sa.insert(RANGES), range_rows_of(file))
+    return [file for file, _ in found]
+
+
+def _misfits(connection: sa.Connection) -> list[tuple[DataFile, dict[str, Any]]]:
+    """Return each file that does not fit, and its derived columns as they should be."""
+    recorded: dict[tuple[str, str], set[tuple[int, int, int, str]]] = {}
+    for row in connection.execute(sa.select(RANGES)):
+        recorded.setdefault((row.zone, row.name), set()).add((row.partition, row.first, row.last, row.shard))
+    found = []
+    for row in connection.execute(sa.select(FILES).order_by(FILES.c.zone, FILES.c.name)):
+        file = entry_of(row).file
+        expected = row_of(entry_of(row))
+        derived = {name: expected[name] for name in DERIVED}
+        ranges = {(p, first, last, file.shard) for p, (first, last) in file.ranges.items()}
+        is_same = all(row._mapping[name] == value for name, value in derived.items())
+        if not is_same or recorded.get((file.zone, file.name), set()) != ranges:
+            found.append((file, derived))
+    return found
 
 
 def recorded_ends(manifest: Manifest, topic: str) -> dict[str, dict[int, int]]:
     """Return zone → partition → the offset after the last one that it has landed, whatever rows of files are left."""
     found: dict[str, dict[int, int]] = {}
-    with manifest.engine.connect() as connection:
-        for row in connection.execute(sa.select(ENDS).where(ENDS.c.topic == topic)):
-            found.setdefault(row.zone, {})[row.partition] = row.end
+    for row in manifest.rows(sa.select(ENDS).filter_by(topic=topic)):
+        found.setdefault(row.zone, {})[row.partition] = row.end
     return found
 
 
 def lost_dead_letters(manifest: Manifest, zone: str, topic: str) -> list[tuple[int, int, int]]:
     """Return where a zone has landed dead letters and no zone has a file of them any more: partition, first, last."""
-    query = sa.select(DEAD_LETTERS.c.partition, DEAD_LETTERS.c.first, DEAD_LETTERS.c.last)
-    query = query.where(DEAD_LETTERS.c.zone == zone, DEAD_LETTERS.c.topic == topic)
-    shard = str(Shard(topic, dead_letters=True))
-    with manifest.engine.connect() as connection:
-        landed = connection.execute(query.order_by(DEAD_LETTERS.c.partition, DEAD_LETTERS.c.first)).all()
-        of_files = sa.select(RANGES.c.partition, RANGES.c.first, RANGES.c.last)
-        of_files = of_files.join(FILES, (FILES.c.zone == RANGES.c.zone) & (FILES.c.name == RANGES.c.name))
-        found = RangeIndex(
-            {partition: (first, last)}
-            for partition, first, last in connection.execute(of_files.where(RANGES.c.shard == shard))
-        )
-    return [(p, first, last) for p, first, last in landed if not found.overlaps({p: (first, last)})]
+    query = sa.select(DEAD_LETTERS).filter_by(zone=zone, topic=topic)
+    landed = manifest.rows(query.order_by(DEAD_LETTERS.c.partition, DEAD_LETTERS.c.first))
+    of_files = sa.select(RANGES.c.partition, RANGES.c.first, RANGES.c.last).join(FILES, SAME_FILE)
+    of_files = of_files.where(RANGES.c.shard == str(Shard(topic, dead_letters=True)))
+    index = RangeIndex({row.partition: (row.first, row.last)} for row in manifest.rows(of_files))
+    spans = [(row.partition, row.first, row.last) for row in landed]
+    return [(p, first, last) for p, first, last in spans if not index.overlaps({p: (first, last)})]
 
 
 def forget_lost_dead_letters(manifest: Manifest, topic: str, earliest: Mapping[int, int]) -> None:
@@ -1141,9 +906,8 @@ def forget_lost_dead_letters(manifest: Manifest, topic: str, earliest: Mapping[i
         topic: The topic.
         earliest: Partition → the landed offset of the first message that Kafka has.
     """
-    with manifest.engine.connect() as connection:
-        zones = connection.execute(sa.select(DEAD_LETTERS.c.zone).where(DEAD_LETTERS.c.topic == topic).distinct())
-        lost = {zone: lost_dead_letters(manifest, zone, topic) for zone in zones.scalars()}
+    zones = [row.zone for row in manifest.rows(sa.select(DEAD_LETTERS.c.zone).filter_by(topic=topic).distinct())]
+    lost = {zone: lost_dead_letters(manifest, zone, topic) for zone in zones}
     with manifest.change() as (connection, _):
         for zone, several in lost.items():
             for partition, first, _ in several:
@@ -1161,36 +925,14 @@ def begun_offsets(manifest: Manifest, topic: str, files: Iterable[DataFile]) -> 
         files: Its files in all zones, without dead letters.
     """
     found = first_offsets(files)
-    query = sa.select(ENDS.c.partition, sa.func.min(ENDS.c.begun)).where(ENDS.c.topic == topic)
-    with manifest.engine.connect() as connection:
-        for partition, begun in connection.execute(query.group_by(ENDS.c.partition)):
-            found[partition] = min(begun, found.get(partition, begun))
+    for row in manifest.rows(sa.select(ENDS).filter_by(topic=topic)):
+        found[row.partition] = min(row.begun, found.get(row.partition, row.begun))
     return found
 
 
 def landed_topics(manifest: Manifest) -> list[str]:
     """Return all topics that have files, or had any."""
-    with manifest.engine.connect() as connection:
-        topics = {*connection.execute(sa.select(FILES.c.topic)).scalars()}
-        topics |= {*connection.execute(sa.select(ENDS.c.topic)).scalars()}
-    return sorted(topics)
-
-
-def _misfits(connection: sa.Connection) -> Iterator[tuple[DataFile, dict[str, Any]]]:
-    """Yield each file that does not fit, and its derived columns as they should be."""
-    recorded: dict[tuple[str, str], set[tuple[int, int, int, str]]] = {}
-    for row in connection.execute(sa.select(RANGES)):
-        recorded.setdefault((row.zone, row.name), set()).add((row.partition, row.first, row.last, row.shard))
-    query = sa.select(FILES).order_by(FILES.c.zone, FILES.c.name)
-    for row in connection.execute(query).all():
-        entry = entry_of(row)
-        expected = row_of(entry)
-        derived = {name: expected[name] for name in DERIVED}
-        found = {name: row._mapping[name] for name in DERIVED}
-        file = entry.file
-        ranges = {(p, first, last, file.shard) for p, (first, last) in file.ranges.items()}
-        if found != derived or recorded.get((file.zone, file.name), set()) != ranges:
-            yield file, derived
+    return sorted({row.topic for table in (FILES, ENDS) for row in manifest.rows(sa.select(table.c.topic).distinct())})
 
 
 @dataclass(frozen=True)
@@ -1221,7 +963,23 @@ def status(manifest: Manifest) -> list[ShardStatus]:
     grouped: dict[tuple[str, str], list[Entry]] = {}
     for entry in manifest.entries(stages=CURRENT_STAGES, verdicts=ALL_VERDICTS):
         grouped.setdefault((entry.file.shard, entry.file.zone), []).append(entry)
-    return [_status(zone, shard, entries) for (shard, zone), entries in sorted(grouped.items())]
+    found = []
+    for (shard, zone), entries in sorted(grouped.items()):
+        verdicts = Counter(entry.verdict for entry in entries)
+        files = files_of(entry for entry in entries if entry.verdict != "quarantined")
+        found.append(
+            ShardStatus(
+                zone=zone,
+                shard=shard,
+                verified=verdicts["verified"],
+                provisional=verdicts["provisional"],
+                quarantined=verdicts["quarantined"],
+                records=sum(file.count for file in files),
+                bytes=sum(file.size for file in files),
+                next=next_offsets(files),
+            )
+        )
+    return found
 
 
 def shards_of(manifest: Manifest, topic: str | None = None) -> list[Shard]:
@@ -1244,18 +1002,3 @@ def topics_of(manifest: Manifest, topic: str | None = None) -> list[str]:
     if topic and not found:
         raise UsageError(f"Nothing of the topic {topic!r} has landed.", remedy="See `lake landing status`.")
     return found
-
-
-def _status(zone: str, shard: str, entries: list[Entry]) -> ShardStatus:
-    verdicts = Counter(entry.verdict for entry in entries)
-    files = files_of(entry for entry in entries if entry.verdict != "quarantined")
-    return ShardStatus(
-        zone=zone,
-        shard=shard,
-        verified=verdicts["verified"],
-        provisional=verdicts["provisional"],
-        quarantined=verdicts["quarantined"],
-        records=sum(file.count for file in files),
-        bytes=sum(file.size for file in files),
-        next=next_offsets(files),
-    )

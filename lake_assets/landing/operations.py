@@ -31,6 +31,7 @@ from __future__ import annotations
 import heapq
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from functools import cached_property
@@ -42,9 +43,12 @@ from lake_assets.base.failpoints import reach
 from lake_assets.errors import ConfigurationError, OffsetsOverlap
 from lake_assets.landing.coverage import Cover, uncovered
 from lake_assets.landing.files import Zone
-from lake_assets.landing.manifest import ALL_VERDICTS, CURRENT_STAGES, Entry, Manifest, files_of, shards_of
+from lake_assets.landing.formats import read
+from lake_assets.landing.manifest import ALL_STAGES, ALL_VERDICTS, CURRENT_STAGES, Entry, Manifest, files_of, shards_of
 from lake_assets.landing.messages import Scrub
 from lake_assets.landing.records import (
+    KINDS,
+    NAME,
     DataFile,
     Kind,
     RangeIndex,
@@ -510,6 +514,42 @@ def sweep(
     return names
 
 
+_ADDED_WITHIN = timedelta(hours=1)
+"""A process that lives adds a file to the manifest long before, after it has put it in its place."""
+
+
+def drop_leftovers(writer: ZoneWriter, *, before: datetime) -> list[str]:
+    """Remove what processes that died have left in the folder of a zone, last written before a time.
+
+    That is drafts, and files that were put in their place an hour earlier and never added, if the zone has all their
+    offsets in verified files. Other files that the manifest does not name stay: its rows may be lost, and `lake landing
+    repair` adds them again.
+
+    Returns:
+        The names of the removed files.
+    """
+    removed = writer.zone.drop_drafts(before)
+    names = writer.zone.names(before - _ADDED_WITHIN)
+    known = names_of(files_of(writer.entries(stages=ALL_STAGES, verdicts=ALL_VERDICTS)))
+    for name in sorted(set(names).difference(known)):
+        named = NAME.fullmatch(name)
+        if named is None:
+            continue
+        topic, is_dead = name[: named.start(1) - 1], named[1] == "dead-letters"
+        landed = files_of(writer.entries(topic, verdicts=("verified",)))
+        own = [file for file in landed if file.holds_dead_letters == is_dead]
+        covers = [Cover(file.ranges, readable=True, shard=parse_shard(file.shard)) for file in own]
+        # fastavro and pyarrow raise many types for a damaged file
+        with suppress(Exception), writer.zone.path(name).open("rb") as opened:
+            offsets = ({record.partition: (record.offset, record.offset)} for record in read(KINDS[named[2]], opened))
+            held = union(offsets)
+            ends = {partition: last + 1 for partition, (_, last) in held.items()}
+            if not uncovered(covers, {partition: first for partition, (first, _) in held.items()}, ends):
+                writer.zone.drop(name)
+                removed.append(name)
+    return removed
+
+
 _CLOCK_TICK = timedelta(milliseconds=1)
 """The precision of times in the manifest."""
 
@@ -628,5 +668,5 @@ def keep_up(
     for shard in shards_of(writer.manifest):
         merged += merge(writer, shard, limits, now=now)
     oldest = now - keep
-    removed = [*sweep(writer.manifest, writer.zone, retired_before=oldest), *writer.zone.drop_drafts(oldest)]
+    removed = [*sweep(writer.manifest, writer.zone, retired_before=oldest), *drop_leftovers(writer, before=oldest)]
     return Upkeep(writer.zone.name, tuple(scrubbed), tuple(merged), tuple(removed))

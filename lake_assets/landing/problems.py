@@ -79,11 +79,12 @@ def problems(
     found += _behind(entries, gone, now=now, deadline=deadline)
     for feed in feeds if catalog is not None else ():
         assert catalog is not None
-        letters = dead_letters(manifest, zones, catalog, feed, limit=settings.landing_dead_letter_share)
+        progress = progress_of(catalog, feed.raw.table, feed.topic)
+        letters = dead_letters(manifest, zones, progress, feed, limit=settings.landing_dead_letter_share)
         if letters.unsettled or letters.over_limit:
             kind: Kind = "dead_letters" if letters.over_limit else "few_dead_letters"
             found.append(Problem(feed.topic, kind, letters.sentence, letters.remedy))
-        wrong = progress_of(catalog, feed.raw.table, feed.topic).wrong
+        wrong = progress.wrong
         if wrong is not None and wrong.at > now - _RECENTLY:
             what = f"{wrong.messages:,} messages of {feed.topic} have a timestamp that cannot be right, the last one "
             what += f"{wrong.cause}. `landed_at` of these rows is the time of their load."

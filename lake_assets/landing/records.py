@@ -274,6 +274,7 @@ def _shard_number(distinct_id: str, of: int) -> int:
 
 Kind = Literal["append", "columnar"]
 SUFFIXES: Mapping[Kind, str] = {"append": ".avro", "columnar": ".parquet"}
+KINDS = {suffix.removeprefix("."): kind for kind, suffix in SUFFIXES.items()}
 NAME = re.compile(rf"{TOPIC.pattern}-(\d+-of-\d+|dead-letters)-[0-9a-f]{{32}}\.(avro|parquet)")
 Comparison = Literal["match", "corrupt", "wait"]
 

@@ -10,7 +10,7 @@ so readers see either the old shards or the new ones.
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from itertools import chain
@@ -20,7 +20,8 @@ import networkx as nx
 from lake_assets.base.failpoints import reach
 from lake_assets.errors import UsageError
 from lake_assets.landing.coverage import Cover, uncovered
-from lake_assets.landing.manifest import CURRENT_STAGES, Entry, RoundNumber, files_of, shards_of
+from lake_assets.landing.manifest import CURRENT_STAGES, Entry, files_of, shards_of
+from lake_assets.landing.messages import Feed
 from lake_assets.landing.operations import (
     RangesKey,
     open_reshards,
@@ -79,16 +80,17 @@ def reshard(writer: ZoneWriter, topic: str, of: int, distinct_id: DistinctId, *,
         raise UsageError(f"{topic} cannot be resharded to {of}.", remedy="Name 1 shard or more.")
     made: list[str] = []
     begun = open_reshards(writer, topic)
+    if begun and begun[-1].of != of:
+        raise UsageError(
+            f"{topic} is being resharded to {begun[-1].of} shards, not to {of}.",
+            remedy=f"Finish that first: `lake landing reshard {topic} {begun[-1].of}`.",
+        )
     if not begun and (waits_for := _compaction(writer, topic, of)):
         return Resharded(made, waits_for)
-    for current in begun or _open(writer, topic, of):
-        if current.of != of:
-            raise UsageError(
-                f"{topic} is being resharded to {current.of} shards, not to {of}.",
-                remedy=f"Finish that first: `lake landing reshard {topic} {current.of}`.",
-            )
-        waits_for = _compaction(writer, topic, of)
-        waits_for = waits_for or _work(writer, topic, current, of, distinct_id, made, now=now)
+    for current in begun or _open(writer, topic, of):  # a zone that lags finishes earlier ones first
+        its_count = current.of or of
+        waits_for = _compaction(writer, topic, its_count)
+        waits_for = waits_for or _work(writer, topic, current, its_count, distinct_id, made, now=now)
         if waits_for:
             return Resharded(made, waits_for)
     return Resharded(made, None)
@@ -106,14 +108,18 @@ def reshard_all(
 
 
 def bring_to_its_shards(
-    writers: Sequence[ZoneWriter], topic: str, distinct_id: Callable[[], DistinctId], clock: Callable[[], datetime]
+    writers: Sequence[ZoneWriter], topic: str, feeds: Callable[[], Iterable[Feed]], clock: Callable[[], datetime]
 ) -> None:
-    """Bring the files that have landed since the last reshard of a topic to its shards; nothing if it never was one."""
+    """Bring the files that have landed since the last reshard of a topic to its shards.
+
+    It does nothing if there never was a reshard, or if the topic is not declared any more: nobody knows its ids.
+    """
     rounds = SharedState(writers[0].manifest).reshards(topic)
-    of_topic = [found for found in rounds if found.groups]  # versions before split each shard by itself
-    if of_topic and of_topic[-1].of is not None:
-        for _ in reshard_all(writers, topic, of_topic[-1].of, distinct_id(), clock):
-            pass
+    of_topic = [found.of for found in rounds if found.groups]  # versions before split each shard by itself
+    for feed in feeds() if of_topic else ():
+        if feed.topic == topic and of_topic[-1] is not None:
+            for _ in reshard_all(writers, topic, of_topic[-1], feed.distinct_id_of, clock):
+                pass
 
 
 def _open(writer: ZoneWriter, topic: str, of: int) -> list[Round]:
@@ -216,7 +222,7 @@ def _work(
         moving = [file for file in moving if file.shard == current.shard]
         up_to = shard_files(writer, parse_shard(current.shard)).up_to(current.cut)
         hulls = [file.ranges for file in up_to] or [_whole(files, current.cut)]
-    existing = _by_place(writer, topic)
+    existing = before = _by_place(writer, topic)
     taken: list[DataFile] = []
     copies: list[tuple[str, RangesKey, frozenset[str]]] = []
     for hull, group in zip(hulls, _within(hulls, moving), strict=True):
@@ -234,9 +240,10 @@ def _work(
         taken += group
         for target in _targets(group, of):
             copies.append((str(target), ranges_key(hull), next(iter(deletions))))
-            if copies[-1][:2] not in existing:
+            if copies[-1][:2] not in before:
+                existing = {}
                 made.append(_copy(writer, group, target, hull, distinct_id, now=now))
-    return _retire(writer, topic, current, taken, copies, now=now)
+    return _retire(writer, existing or _by_place(writer, topic), current, taken, copies, now=now)
 
 
 def _by_place(writer: ZoneWriter, topic: str) -> dict[tuple[str, RangesKey], Entry]:
@@ -305,7 +312,7 @@ def _copy(
 
 def _retire(
     writer: ZoneWriter,
-    topic: str,
+    existing: Mapping[tuple[str, RangesKey], Entry],
     current: Round,
     taken: Sequence[DataFile],
     copies: Sequence[tuple[str, RangesKey, frozenset[str]]],
@@ -313,7 +320,6 @@ def _retire(
     now: datetime,
 ) -> str | None:
     """Replace the old files by the copies; return what this waits for, or None if it is done."""
-    existing = _by_place(writer, topic)
     found: list[Entry] = []
     for shard, ranges, deletions in copies:
         copy = existing.get((shard, ranges))
@@ -330,7 +336,7 @@ def _retire(
         writer.zone.name,
         taken=names_of(taken),
         given=names_of(files_of(found)),
-        finishes=RoundNumber(current.shard, current.number),
+        finishes=(current.shard, current.number),
         now=now,
     )
     reach("landing-exchanged")

@@ -30,7 +30,7 @@ earlier one of their latest heartbeats tells how far the partition is complete.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from datetime import datetime
 from typing import Any
@@ -47,7 +47,6 @@ from lake_assets.landing.manifest import (
     DELETIONS,
     DONE,
     EPOCHS,
-    IDLE_POLICIES,
     IDLE_SPANS,
     LOSSES,
     POLICIES,
@@ -56,7 +55,6 @@ from lake_assets.landing.manifest import (
     RETENTIONS,
     ROUNDS,
     STOPS,
-    Entry,
     Manifest,
     begun_offsets,
     files_of,
@@ -64,7 +62,15 @@ from lake_assets.landing.manifest import (
     ranges_from_json,
     ranges_to_json,
 )
-from lake_assets.landing.records import Ranges, Record, Shard, parse_shard, with_number_keys, with_text_keys
+from lake_assets.landing.records import (
+    Ranges,
+    Record,
+    Shard,
+    first_offsets,
+    parse_shard,
+    with_number_keys,
+    with_text_keys,
+)
 
 
 @dataclass(frozen=True)
@@ -147,23 +153,6 @@ class SharedState:
             _insert_policy(connection, topic, partition, following)
             return [*recorded, following]
 
-    def set_policy(self, topic: str, partition: int, policy: Policy) -> None:
-        """Record a policy that applies from its offset on.
-
-        Raises:
-            UsageError: A zone may have cut at this offset already, or another policy begins there.
-        """
-        with self.manifest.change() as (connection, _):
-            earliest = _earliest_policy_offset(connection, topic, partition)
-            taken = {recorded.from_offset for recorded in _policies(connection, topic, partition)}
-            if policy.from_offset < earliest or policy.from_offset in taken:
-                raise UsageError(
-                    f"A cutover policy of {topic}, partition {partition}, cannot be effective from offset "
-                    f"{policy.from_offset}: a zone has cut there, or another policy begins there.",
-                    remedy=f"Take a later offset, {earliest} at the least.",
-                )
-            _insert_policy(connection, topic, partition, policy)
-
     def change_policies(self, topic: str, **limits: Any) -> dict[int, Policy]:
         """Change limits of all partitions of a topic, from the first offset at which no zone can have cut yet.
 
@@ -177,7 +166,7 @@ class SharedState:
         Raises:
             UsageError: The topic was never tailed. No partition is changed.
         """
-        query = sa.select(POLICIES.c.partition).where(POLICIES.c.topic == topic).distinct()
+        query = sa.select(POLICIES.c.partition).filter_by(topic=topic).distinct()
         with self.manifest.change() as (connection, _):
             partitions = sorted(connection.execute(query).scalars())
             if not partitions:
@@ -224,31 +213,32 @@ class SharedState:
 
     def rounds(self, shard: Shard) -> list[Round]:
         """Return the rounds of a shard, in order."""
-        query = sa.select(ROUNDS).where(ROUNDS.c.shard == str(shard)).order_by(ROUNDS.c.number)
-        with self.manifest.engine.connect() as connection:
-            return [_round_of(row) for row in connection.execute(query)]
+        query = sa.select(ROUNDS).filter_by(shard=str(shard)).order_by(ROUNDS.c.number)
+        return list(map(_round_of, self.manifest.rows(query)))
 
     def reshards(self, topic: str) -> list[Round]:
         """Return the rounds of a topic that reshard it, in order."""
-        query = sa.select(ROUNDS).where(ROUNDS.c.topic == topic, ROUNDS.c.shards.is_not(None))
-        with self.manifest.engine.connect() as connection:
-            return [_round_of(row) for row in connection.execute(query.order_by(ROUNDS.c.number, ROUNDS.c.shard))]
+        query = sa.select(ROUNDS).filter_by(topic=topic).where(ROUNDS.c.shards.is_not(None))
+        return list(map(_round_of, self.manifest.rows(query.order_by(ROUNDS.c.number, ROUNDS.c.shard))))
 
     def propose_round(self, proposed: Round) -> Round:
         """Record a round by compare-and-swap; return the recorded round of its number, which may be another one."""
-        query = sa.select(ROUNDS).where(ROUNDS.c.shard == proposed.shard, ROUNDS.c.number == proposed.number)
+        place = {"shard": proposed.shard, "number": proposed.number}
+        groups = [[ranges_to_json(ranges) for ranges in group] for group in proposed.groups]
         with self.manifest.change() as (connection, _):
-            recorded = connection.execute(query).first()
+            recorded = connection.execute(sa.select(ROUNDS).filter_by(**place)).first()
             if recorded is not None:
                 return _round_of(recorded)
-            connection.execute(sa.insert(ROUNDS).values(_row_of(proposed)))
+            values = {"cut": json.dumps(proposed.cut), "groups": json.dumps(groups), "shards": proposed.of}
+            topic = parse_shard(proposed.shard).topic
+            connection.execute(sa.insert(ROUNDS).values(**place, topic=topic, **values))
             return proposed
 
     def finished_rounds(self, zone: str, shard: Shard) -> frozenset[int]:
         """Return the numbers of the rounds of a shard that a zone has finished."""
-        query = sa.select(DONE.c.number).where(DONE.c.zone == zone, DONE.c.shard == str(shard))
-        with self.manifest.engine.connect() as connection:
-            return frozenset(connection.execute(query).scalars())
+        return frozenset(
+            row.number for row in self.manifest.rows(sa.select(DONE).filter_by(zone=zone, shard=str(shard)))
+        )
 
     def finish_round(self, zone: str, finished: Round) -> None:
         """Record that a zone has finished a round. Safe to repeat."""
@@ -257,25 +247,12 @@ class SharedState:
 
 
 def _policies(connection: sa.Connection, topic: str, partition: int) -> list[Policy]:
-    is_same = sa.and_(
-        IDLE_POLICIES.c.topic == POLICIES.c.topic,
-        IDLE_POLICIES.c.partition == POLICIES.c.partition,
-        IDLE_POLICIES.c.from_offset == POLICIES.c.from_offset,
-    )
-    query = (
-        sa.select(
-            POLICIES.c.max_messages,
-            POLICIES.c.max_bytes,
-            POLICIES.c.max_age_ms,
-            POLICIES.c.from_offset,
-            IDLE_POLICIES.c.max_idle_ms,
-            sa.func.coalesce(POLICIES.c.by_heartbeats, sa.false()),
-        )
-        .join_from(POLICIES, IDLE_POLICIES, is_same, isouter=True)
-        .where(POLICIES.c.topic == topic, POLICIES.c.partition == partition)
-        .order_by(POLICIES.c.from_offset)
-    )
-    return [Policy(*row) for row in connection.execute(query)]
+    query = sa.select(POLICIES).filter_by(topic=topic, partition=partition).order_by(POLICIES.c.from_offset)
+    found = []
+    for row in connection.execute(query).mappings():
+        limits = {name: value for name, value in row.items() if name not in ("topic", "partition")}
+        found.append(Policy(**{**limits, "by_heartbeats": bool(row["by_heartbeats"])}))
+    return found
 
 
 def _earliest_policy_offset(connection: sa.Connection, topic: str, partition: int) -> int:
@@ -292,53 +269,22 @@ def _earliest_policy_offset(connection: sa.Connection, topic: str, partition: in
 
 
 def _insert_policy(connection: sa.Connection, topic: str, partition: int, policy: Policy) -> None:
-    values = asdict(policy)
-    max_idle_ms = values.pop("max_idle_ms")
-    connection.execute(sa.insert(POLICIES).values(topic=topic, partition=partition, **values))
-    if max_idle_ms is not None:
-        place = {"topic": topic, "partition": partition, "from_offset": policy.from_offset}
-        connection.execute(sa.insert(IDLE_POLICIES).values(max_idle_ms=max_idle_ms, **place))
+    connection.execute(sa.insert(POLICIES).values(topic=topic, partition=partition, **asdict(policy)))
 
 
 def _deletions(connection: sa.Connection, topic: str) -> list[DeletionRequest]:
-    query = (
-        sa.select(
-            DELETIONS.c.request_id,
-            DELETIONS.c.topic,
-            DELETIONS.c.id_hash,
-            DELETIONS.c.sent_through,
-            DELETIONS.c.cut,
-        )
-        .where(DELETIONS.c.topic == topic)
-        .order_by(DELETIONS.c.request_id)
-    )
     found = []
-    for request_id, _, id_hash, sent_through, stored in connection.execute(query):
-        cut: dict[int, int] | None = None if stored is None else with_number_keys(json.loads(stored))
-        found.append(DeletionRequest(request_id, topic, id_hash, sent_through, cut))
+    query = sa.select(DELETIONS).filter_by(topic=topic).order_by(DELETIONS.c.request_id)
+    for row in connection.execute(query):
+        cut: dict[int, int] | None = None if row.cut is None else with_number_keys(json.loads(row.cut))
+        found.append(DeletionRequest(row.request_id, topic, row.id_hash, row.sent_through, cut))
     return found
 
 
-def _row_of(proposed: Round) -> dict[str, Any]:
-    groups = []
-    for group in proposed.groups:
-        groups.append([ranges_to_json(ranges) for ranges in group])
-    return {
-        "shard": proposed.shard,
-        "number": proposed.number,
-        "topic": parse_shard(proposed.shard).topic,
-        "cut": json.dumps(proposed.cut),
-        "groups": json.dumps(groups),
-        "shards": proposed.of,
-    }
-
-
 def _round_of(row: sa.Row[Any]) -> Round:
-    groups = []
-    for group in json.loads(row.groups):
-        groups.append(tuple(ranges_from_json(ranges) for ranges in group))
+    groups = tuple(tuple(map(ranges_from_json, group)) for group in json.loads(row.groups))
     cut: dict[int, int] = with_number_keys(json.loads(row.cut))
-    return Round(row.shard, row.number, cut, tuple(groups), of=row.shards)
+    return Round(row.shard, row.number, cut, groups, of=row.shards)
 
 
 UNKNOWN_ID = ""
@@ -423,11 +369,12 @@ class Ledger:
 
     def losses(self, topic: str | None = None) -> list[Loss]:
         """Return the accepted losses of a topic or (None) of all, by topic, partition and offset."""
-        query = sa.select(LOSSES).order_by(LOSSES.c.topic, LOSSES.c.partition, LOSSES.c.first, LOSSES.c.last)
-        if topic:
-            query = query.where(LOSSES.c.topic == topic)
-        with self.manifest.engine.connect() as connection:
-            return [_loss_of(row) for row in connection.execute(query)]
+        query = sa.select(LOSSES).filter_by(**({"topic": topic} if topic else {}))
+        found = []
+        for row in self.manifest.rows(query.order_by(*LOSSES.primary_key)):
+            times = {"zones": tuple(json.loads(row.zones)), "accepted_at": from_milliseconds(row.accepted_at)}
+            found.append(Loss(**{**row._mapping, **times}))
+        return found
 
     def gaps(self, topic: str) -> list[Cover]:
         """Return the offsets of a topic that are lost for good, as covered."""
@@ -451,15 +398,16 @@ class Ledger:
                 if recorded != after:
                     raise StateMoved(f"the topic id of {epoch.topic}", expected=_id_of(after), found=_id_of(recorded))
                 _insert_epoch(connection, epoch, now)
-                connection.execute(
-                    sa.delete(IDLE_SPANS).where(IDLE_SPANS.c.topic == epoch.topic)
-                )  # of the former topic
+                connection.execute(sa.delete(IDLE_SPANS).filter_by(topic=epoch.topic))  # of the former topic
             for loss in losses:
-                _insert_loss(connection, loss)
+                values = {**vars(loss), "zones": json.dumps(loss.zones), "accepted_at": milliseconds(loss.accepted_at)}
+                place = {column.name: values[column.name] for column in LOSSES.primary_key}
+                if connection.execute(sa.select(LOSSES).filter_by(**place)).first() is None:
+                    connection.execute(sa.insert(LOSSES).values(values))
 
 
 def _last_epoch(connection: sa.Connection, topic: str) -> Epoch | None:
-    query = sa.select(EPOCHS).where(EPOCHS.c.topic == topic).order_by(EPOCHS.c.number.desc()).limit(1)
+    query = sa.select(EPOCHS).filter_by(topic=topic).order_by(EPOCHS.c.number.desc()).limit(1)
     row = connection.execute(query).first()
     if row is None:
         return None
@@ -468,39 +416,8 @@ def _last_epoch(connection: sa.Connection, topic: str) -> Epoch | None:
 
 
 def _insert_epoch(connection: sa.Connection, epoch: Epoch, now: datetime) -> None:
-    values = {
-        "topic": epoch.topic,
-        "number": epoch.number,
-        "topic_id": epoch.topic_id,
-        "bases": json.dumps(with_text_keys(epoch.bases)),
-        "since": milliseconds(now),
-        "reason": epoch.reason,
-    }
-    connection.execute(sa.insert(EPOCHS).values(values))
-
-
-def _insert_loss(connection: sa.Connection, loss: Loss) -> None:
-    same = sa.select(LOSSES.c.first).where(
-        LOSSES.c.topic == loss.topic,
-        LOSSES.c.partition == loss.partition,
-        LOSSES.c.first == loss.first,
-        LOSSES.c.last == loss.last,
-    )
-    if connection.execute(same).first() is not None:
-        return
-    values = {
-        **vars(loss),
-        "zones": json.dumps(loss.zones),
-        "accepted_at": milliseconds(loss.accepted_at),
-    }
-    connection.execute(sa.insert(LOSSES).values(values))
-
-
-def _loss_of(row: sa.Row[Any]) -> Loss:
-    found = dict(row._mapping)
-    found["zones"] = tuple(json.loads(row.zones))
-    found["accepted_at"] = from_milliseconds(row.accepted_at)
-    return Loss(**found)
+    stored = {"bases": json.dumps(with_text_keys(epoch.bases)), "since": milliseconds(now)}
+    connection.execute(sa.insert(EPOCHS).values({**vars(epoch), **stored}))
 
 
 def _id_of(epoch: Epoch | None) -> str:
@@ -536,41 +453,28 @@ class Stops:
 
     def all(self, topic: str | None = None) -> list[Stop]:
         """Return the stops of a topic or (None) of all, by topic, partition and zone."""
-        query = sa.select(STOPS).order_by(STOPS.c.topic, STOPS.c.partition, STOPS.c.zone)
-        if topic:
-            query = query.where(STOPS.c.topic == topic)
-        with self.manifest.engine.connect() as connection:
-            rows = connection.execute(query).mappings().all()
-        return [Stop(**{**row, "since": from_milliseconds(row["since"])}) for row in rows]
+        query = sa.select(STOPS).filter_by(**({"topic": topic} if topic else {}))
+        rows = self.manifest.rows(query.order_by(STOPS.c.topic, STOPS.c.partition, STOPS.c.zone))
+        return [Stop(**{**row._mapping, "since": from_milliseconds(row.since)}) for row in rows]
 
     def record(self, zone: str, topic: str, partition: int, error: LakeError, *, now: datetime) -> None:
         """Record that a partition stopped. The time of a stop for the same reason does not change."""
-        place = (STOPS.c.zone == zone) & (STOPS.c.topic == topic) & (STOPS.c.partition == partition)
+        place = {"zone": zone, "topic": topic, "partition": partition}
         with self.manifest.change() as (connection, _):
-            recorded = connection.execute(sa.select(STOPS.c.problem).where(place)).scalar()
-            if recorded == error.problem:
+            if connection.execute(sa.select(STOPS.c.problem).filter_by(**place)).scalar() == error.problem:
                 return
-            connection.execute(sa.delete(STOPS).where(place))
-            values = {
-                "zone": zone,
-                "topic": topic,
-                "partition": partition,
-                "problem": error.problem,
-                "remedy": error.remedy,
-                "since": milliseconds(now),
-            }
-            connection.execute(sa.insert(STOPS).values(values))
+            connection.execute(sa.delete(STOPS).filter_by(**place))
+            stop = {"problem": error.problem, "remedy": error.remedy, "since": milliseconds(now)}
+            connection.execute(sa.insert(STOPS).values(**place, **stop))
 
     def clear(self, topic: str, zones: Iterable[str], partitions: Iterable[int] | None = None) -> None:
         """Forget the stops of partitions of a topic (None: of all of them) in zones."""
         cleared = (STOPS.c.topic == topic) & STOPS.c.zone.in_(list(zones))
         if partitions is not None:
             cleared &= STOPS.c.partition.in_(list(partitions))
-        with self.manifest.engine.connect() as connection:
-            if connection.execute(sa.select(STOPS.c.zone).where(cleared)).first() is None:
-                return  # nothing to change, so no new version
-        with self.manifest.change() as (connection, _):
-            connection.execute(sa.delete(STOPS).where(cleared))
+        if self.manifest.rows(sa.select(STOPS).where(cleared)):  # otherwise no new version
+            with self.manifest.change() as (connection, _):
+                connection.execute(sa.delete(STOPS).where(cleared))
 
 
 @dataclass(frozen=True)
@@ -590,36 +494,30 @@ class Retention:
 
     def hours(self, topic: str) -> int | None:
         """Return for how many hours Kafka keeps a message after it has landed; None: nothing is removed."""
-        query = sa.select(RETENTIONS.c.hours).where(RETENTIONS.c.topic == topic)
-        with self.manifest.engine.connect() as connection:
-            found = connection.execute(query).scalar()
-        return found or None
+        hours: list[int] = [row.hours for row in self.manifest.rows(sa.select(RETENTIONS).filter_by(topic=topic))]
+        return (hours or [0])[0] or None
 
     def keep(self, topic: str, hours: int) -> bool:
         """Record for how many hours Kafka keeps messages; 0 for ever. Return whether that is a change."""
         if (self.hours(topic) or 0) == hours:
             return False
         with self.manifest.change() as (connection, _):
-            connection.execute(sa.delete(RETENTIONS).where(RETENTIONS.c.topic == topic))
+            connection.execute(sa.delete(RETENTIONS).filter_by(topic=topic))
             connection.execute(sa.insert(RETENTIONS).values(topic=topic, hours=hours))
         return True
 
     def marks(self, epoch: Epoch) -> list[Mark]:
         """Return the marks of a topic as long as it is the same topic, in the order of their times."""
-        is_same = (RETENTION_MARKS.c.topic == epoch.topic) & (RETENTION_MARKS.c.epoch == epoch.number)
-        query = sa.select(RETENTION_MARKS).where(is_same).order_by(RETENTION_MARKS.c.at, RETENTION_MARKS.c.partition)
-        with self.manifest.engine.connect() as connection:
-            rows = connection.execute(query).all()
+        query = sa.select(RETENTION_MARKS).filter_by(topic=epoch.topic, epoch=epoch.number)
+        rows = self.manifest.rows(query.order_by(RETENTION_MARKS.c.at, RETENTION_MARKS.c.partition))
         return [Mark(row.partition, row.end, from_milliseconds(row.at)) for row in rows]
 
     def replace_marks(self, epoch: Epoch, marks: Iterable[Mark]) -> None:
         """Record the marks of a topic in the place of all that it has."""
-        rows = []
-        for mark in marks:
-            values = {"partition": mark.partition, "end": mark.end, "at": milliseconds(mark.at)}
-            rows.append({"topic": epoch.topic, "epoch": epoch.number, **values})
+        of_epoch = {"topic": epoch.topic, "epoch": epoch.number}
+        rows = [{**of_epoch, **vars(mark), "at": milliseconds(mark.at)} for mark in marks]
         with self.manifest.change() as (connection, _):
-            connection.execute(sa.delete(RETENTION_MARKS).where(RETENTION_MARKS.c.topic == epoch.topic))
+            connection.execute(sa.delete(RETENTION_MARKS).filter_by(topic=epoch.topic))
             if rows:
                 connection.execute(sa.insert(RETENTION_MARKS), rows)
 
@@ -627,17 +525,17 @@ class Retention:
 def landed_everywhere(manifest: Manifest, topic: str, zones: Collection[str]) -> dict[int, int]:
     """Return, for each partition, the offset up to which all zones have verified files, dead letters included."""
     entries = manifest.entries(topic=topic, stages=CURRENT_STAGES, verdicts=ALL_VERDICTS)
-    whole = _without_dead_letters(entries)
+    whole = [entry for entry in entries if not entry.file.holds_dead_letters]
     begun = begun_offsets(manifest, topic, files_of(whole))
     lost = Ledger(manifest).gaps(topic)
-    several = [_unsettled_from(entries)]
+    unsettled = first_offsets(entry.file for entry in entries if entry.verdict != "verified")
+    several: list[Mapping[int, int]] = [unsettled]
     for zone in zones:
-        own = _covers_of(zone, whole)
+        live = [entry for entry in whole if entry.file.zone == zone and entry.stage == "live"]
+        # Offsets of files that are not verified count as missing.
+        own = [Cover(entry.file.ranges, entry.verdict == "verified", parse_shard(entry.file.shard)) for entry in live]
         several.append(ready_ends([*own, *lost], begun))
-    found = {}
-    for partition in begun:
-        found[partition] = min(ends[partition] for ends in several if partition in ends)
-    return found
+    return {partition: min(ends[partition] for ends in several if partition in ends) for partition in begun}
 
 
 def removable(marks: Sequence[Mark], landed: Mapping[int, int], *, before: datetime) -> dict[int, int]:
@@ -667,26 +565,6 @@ def kept_marks(marks: Sequence[Mark], landed: Mapping[int, int], *, before: date
     return [*furthest.values(), *later, *(Mark(partition, end, now) for partition, end in sorted(landed.items()))]
 
 
-def _unsettled_from(entries: Iterable[Entry]) -> Mapping[int, int]:
-    """Return, for each partition, the first offset of a file that is not verified."""
-    found: dict[int, int] = {}
-    for entry in entries:
-        if entry.verdict != "verified":
-            for partition, (first, _) in entry.file.ranges.items():
-                found[partition] = min(first, found.get(partition, first))
-    return found
-
-
-def _without_dead_letters(entries: Iterable[Entry]) -> list[Entry]:
-    return [entry for entry in entries if not entry.file.holds_dead_letters]
-
-
-def _covers_of(zone: str, entries: Iterable[Entry]) -> list[Cover]:
-    """Return the offsets of the live files of a zone; those of files that are not verified count as missing."""
-    live = [entry for entry in entries if entry.file.zone == zone and entry.stage == "live"]
-    return [Cover(entry.file.ranges, entry.verdict == "verified", parse_shard(entry.file.shard)) for entry in live]
-
-
 @dataclass(frozen=True)
 class IdleSpan:
     """Heartbeats that a zone has read of a partition, and nothing else.
@@ -714,16 +592,20 @@ def record_idle(manifest: Manifest, zone: str, spans: Iterable[IdleSpan]) -> Non
     """Record the spans of a zone, in one transaction. One that ends earlier than the recorded one changes nothing."""
     with manifest.change() as (connection, _):
         for span in spans:
-            _record(connection, zone, span)
+            place = {"zone": zone, "topic": span.topic, "partition": span.partition}
+            last = connection.execute(sa.select(IDLE_SPANS.c.last).filter_by(**place)).scalar()
+            if last is None or last < span.last:
+                connection.execute(sa.delete(IDLE_SPANS).filter_by(**place))
+                stored = {**vars(span), "zone": zone, "heartbeat": milliseconds(span.heartbeat)}
+                connection.execute(sa.insert(IDLE_SPANS).values(stored))
 
 
 def idle_spans(manifest: Manifest, topic: str) -> SpansByZone:
     """Return the spans of a topic."""
     found: dict[str, dict[int, IdleSpan]] = {}
-    with manifest.engine.connect() as connection:
-        for row in connection.execute(sa.select(IDLE_SPANS).where(IDLE_SPANS.c.topic == topic)):
-            span = IdleSpan(row.topic, row.partition, row.first, row.last, from_milliseconds(row.heartbeat))
-            found.setdefault(row.zone, {})[row.partition] = span
+    for row in manifest.rows(sa.select(IDLE_SPANS).filter_by(topic=topic)):
+        span = IdleSpan(topic, row.partition, row.first, row.last, from_milliseconds(row.heartbeat))
+        found.setdefault(row.zone, {})[row.partition] = span
     return found
 
 
@@ -748,28 +630,11 @@ def idle_heartbeats(
     """
     found: dict[int, datetime] = {}
     for partition, offset in next_offsets.items():
-        times = list(_times(spans, zones, partition, offset))
+        own = [spans[zone][partition] for zone in zones if partition in spans.get(zone, {})]
+        # Those that begin at the offset.
+        times = [span.heartbeat for span in own if offset in (None, span.first)]
         if any_zone and times:
             found[partition] = max(times)
         elif times and len(times) == len(zones):
             found[partition] = min(times)
     return found
-
-
-def _times(spans: SpansByZone, zones: Iterable[str], partition: int, offset: int | None) -> Iterator[datetime]:
-    """Yield the last heartbeat of each zone whose span of the partition begins at the offset."""
-    for zone in zones:
-        span = spans.get(zone, {}).get(partition)
-        if span is not None and offset in (None, span.first):
-            yield span.heartbeat
-
-
-def _record(connection: sa.Connection, zone: str, span: IdleSpan) -> None:
-    key = sa.and_(IDLE_SPANS.c.zone == zone, IDLE_SPANS.c.topic == span.topic, IDLE_SPANS.c.partition == span.partition)
-    last = connection.execute(sa.select(IDLE_SPANS.c.last).where(key)).scalar_one_or_none()
-    values = {"first": span.first, "last": span.last, "heartbeat": milliseconds(span.heartbeat)}
-    if last is None:
-        place = {"zone": zone, "topic": span.topic, "partition": span.partition}
-        connection.execute(sa.insert(IDLE_SPANS).values(**place, **values))
-    elif last < span.last:
-        connection.execute(sa.update(IDLE_SPANS).where(key).values(**values))

@@ -131,26 +131,19 @@ class Tail:
         Returns:
             None also for files whose policy treats heartbeats as other messages: these close in time.
         """
-        found = self._idle_span()
-        if found is None or not self._is_news(found):
-            return None
-        self._told = found
-        return found
-
-    def _idle_span(self) -> IdleSpan | None:
         if not (self._is_idle and self.messages and self._policy and self._policy.max_idle_ms):
             return None
         last, _ = self.messages[-1]
         heartbeat = heartbeat_of(last.headers)
         assert isinstance(heartbeat, datetime)
         assert self.begin is not None
-        return IdleSpan(self.place.topic, self.place.partition, self.begin, last.offset, heartbeat)
-
-    def _is_news(self, found: IdleSpan) -> bool:
-        told, policy = self._told, self._policy
-        if told is None or policy is None or told.first != found.first:
-            return True
-        return abs(found.heartbeat - told.heartbeat) >= timedelta(milliseconds=policy.max_age_ms)
+        told = self._told
+        if told is not None and told.first == self.begin:
+            age = timedelta(milliseconds=self._policy.max_age_ms)
+            if abs(heartbeat - told.heartbeat) < age:
+                return None
+        self._told = IdleSpan(self.place.topic, self.place.partition, self.begin, last.offset, heartbeat)
+        return self._told
 
     def _close(self, first: int, last: int) -> Closed:
         # From the end of the last file, not from the first message: transactions leave offsets without a message.
@@ -227,7 +220,14 @@ class Start:
         for file in self.dead:
             first, last = file.ranges[closed.place.partition]
             if first <= closed.last and closed.first <= last:
-                _require_same_dead_letters(file, closed)
+                found = checksum(record.canonical for record in closed.dead)
+                if not file.deletions and found != file.checksum:
+                    raise LandingError(
+                        f"The dead letters {file.name} of zone {file.zone} ({offsets(file)}) were landed with the "
+                        f"checksum {file.checksum}, and are now {found}.",
+                        remedy="Declare the columns of the raw table as they were, then start the zone again. "
+                        "`lake landing verify` says whether the file is damaged.",
+                    )
                 return replace(closed, dead=(), dead_landed=len(closed.dead))
         return closed
 
@@ -251,51 +251,20 @@ def starts_of(
         gaps: Offsets that are lost for good.
         earliest: Partition → the first landed offset that Kafka can still give.
     """
-    own: list[DataFile] = []
-    dead: list[DataFile] = []
-    for file in files:
-        if file.zone == zone:
-            (dead if file.holds_dead_letters else own).append(file)
-    covers = [*map(_cover, own), *gaps]
+    own = [file for file in files if file.zone == zone and not file.holds_dead_letters]
+    dead = [file for file in files if file.zone == zone and file.holds_dead_letters]
+    covers = [*(Cover(file.ranges, readable=True) for file in own), *gaps]
     found = {}
     for partition in numbers:
         start = begun.get(partition)
+        landed = frozenset(file.ranges[partition] for file in own if partition in file.ranges)
         if start is not None:
-            start = _continue_at(covers, partition, start, earliest.get(partition, 0))
-        found[partition] = Start(start, _spans(own, partition), _with(dead, partition))
+            end = max([start, *(cover.ranges[partition][1] + 1 for cover in covers if partition in cover.ranges)])
+            holes = uncovered(covers, {partition: start}, {partition: end}).get(partition, ())
+            in_kafka = [first for first, _ in holes if first >= earliest.get(partition, 0)]
+            start = min(in_kafka, default=end)
+        found[partition] = Start(start, landed, tuple(file for file in dead if partition in file.ranges))
     return found
-
-
-def _cover(file: DataFile) -> Cover:
-    return Cover(file.ranges, readable=True)
-
-
-def _continue_at(covers: Sequence[Cover], partition: int, begun: int, earliest: int) -> int:
-    ends = [cover.ranges[partition][1] + 1 for cover in covers if partition in cover.ranges]
-    end = max([begun, *ends])
-    for first, _ in uncovered(covers, {partition: begun}, {partition: end}).get(partition, ()):
-        if first >= earliest:
-            return first
-    return end
-
-
-def _spans(files: Iterable[DataFile], partition: int) -> frozenset[tuple[int, int]]:
-    return frozenset(file.ranges[partition] for file in files if partition in file.ranges)
-
-
-def _with(files: Iterable[DataFile], partition: int) -> tuple[DataFile, ...]:
-    return tuple(file for file in files if partition in file.ranges)
-
-
-def _require_same_dead_letters(file: DataFile, closed: Closed) -> None:
-    found = checksum(record.canonical for record in closed.dead)
-    if not file.deletions and found != file.checksum:
-        raise LandingError(
-            f"The dead letters {file.name} of zone {file.zone} ({offsets(file)}) were landed with the checksum "
-            f"{file.checksum}, and are now {found}.",
-            remedy="Declare the columns of the raw table as they were, then start the zone again. "
-            "`lake landing verify` says whether the file is damaged.",
-        )
 
 
 CountGiven = Callable[[Place, int, int], int]
@@ -466,6 +435,19 @@ def open_records(zone: Zone, topic: str) -> Iterator[tuple[Path, list[Record]]]:
             yield path, records
 
 
+def whole_open_files(zone: Zone, topic: str, topic_id: str) -> Iterator[tuple[int, list[Record]]]:
+    """Yield the open files of a zone that have all messages that it read of a topic of Kafka since its last file.
+
+    Yields:
+        The offset after the last file, and the messages.
+    """
+    for path in sorted((zone.folder / OPEN).glob(f"{topic}.*")):
+        metadata, records, _ = _content(path)
+        known = {"topic_id": topic_id, "whole": "yes"}
+        if records and known.items() <= metadata.items() and _is_ordered(records):
+            yield int(metadata["first"]), records
+
+
 def holding(zone: Zone, topic: str, scrub: Scrub, requests: Sequence[DeletionRequest]) -> list[Path]:
     """Return the open files of a topic in a zone that hold a record that a request deletes."""
 
@@ -512,8 +494,7 @@ class OpenFiles:
         known = {"topic_id": self.epochs[place.topic].topic_id, "whole": "yes"}
         if begin is not None:
             known["first"] = str(begin)
-        is_ordered = all(one.offset < other.offset for one, other in pairwise(records))
-        if not records or not is_ordered or known.items() - metadata.items():
+        if not records or not _is_ordered(records) or known.items() - metadata.items():
             path.unlink(missing_ok=True)
             return []
         os.truncate(path, end)
@@ -578,6 +559,10 @@ class OpenFiles:
 
     def _path(self, place: Place) -> Path:
         return self.writer.zone.folder / OPEN / f"{place.topic}.{place.partition}"
+
+
+def _is_ordered(records: Sequence[Record]) -> bool:
+    return all(one.offset < other.offset for one, other in pairwise(records))
 
 
 def _content(path: Path) -> tuple[dict[str, str], list[Record], int]:

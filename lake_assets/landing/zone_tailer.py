@@ -43,6 +43,7 @@ from lake_assets.landing.manifest import (
     ALL_STAGES,
     ALL_VERDICTS,
     CURRENT_STAGES,
+    READABLE,
     Entry,
     Manifest,
     Verdict,
@@ -67,7 +68,7 @@ from lake_assets.landing.records import (
 )
 from lake_assets.landing.state import Epoch, IdleSpan, Ledger, SharedState, Stops, record_idle
 from lake_assets.landing.tail import Closed, Delivery, IntakeCounter, OpenFiles, Start, Tail, starts_of, step
-from lake_assets.landing.zones import ZoneWriter, other_zones
+from lake_assets.landing.zones import ZoneWriter, locked_zone, open_zones, other_zones
 from lake_assets.settings import Settings
 
 if TYPE_CHECKING:
@@ -87,14 +88,11 @@ def copy_file(writer: ZoneWriter, others: Iterable[Zone], file: DataFile, *, now
         FileDamaged: The file is damaged too, or its zone is not among the others.
         LandingError: What else `ZoneWriter.land` raises.
     """
-    source = _zone_of(file, list(others))
-    draft = writer.zone.draft(
-        file.shard,
-        file.ranges,
-        source.records(file),
-        deletions=file.deletions,
-        kind=file.kind,
-    )
+    source = next((zone for zone in others if zone.name == file.zone), None)
+    if source is None:
+        raise FileDamaged(file.name, f"is of zone {file.zone}, whose folder is not known here")
+    records = source.records(file)
+    draft = writer.zone.draft(file.shard, file.ranges, records, deletions=file.deletions, kind=file.kind)
     return writer.land(draft, now=now)
 
 
@@ -104,45 +102,29 @@ def is_verified(writer: ZoneWriter, file: DataFile) -> bool:
     return entry is not None and entry.verdict == "verified"
 
 
-def _zone_of(file: DataFile, zones: Sequence[Zone]) -> Zone:
-    for zone in zones:
-        if zone.name == file.zone:
-            return zone
-    raise FileDamaged(file.name, f"is of zone {file.zone}, whose folder is not known here")
-
-
-def missing_files(manifest: Manifest, zone: str, topic: str) -> list[DataFile]:
+def missing_files(
+    manifest: Manifest, zone: str, topic: str, *, anywhere: bool = False, verdicts: Sequence[Verdict] = READABLE
+) -> list[DataFile]:
     """Return the live files of another zone that a zone misses: none of their records, though it landed later offsets.
 
     A file in quarantine is not missing: it waits for a decision.
-    """
-    own: list[DataFile] = []
-    others: list[Entry] = []
-    for entry in manifest.entries(topic=topic, stages=CURRENT_STAGES, verdicts=ALL_VERDICTS):
-        if entry.file.zone == zone:
-            own.append(entry.file)
-        else:
-            others.append(entry)
-    return gaps(own, others)
-
-
-def forgotten_files(manifest: Manifest, zone: str, topic: str, earliest: Mapping[int, int]) -> list[DataFile]:
-    """Return the verified files of another zone that a zone misses and cannot read: Kafka has forgotten their offsets.
 
     Args:
         manifest: The manifest.
         zone: The zone.
         topic: The topic.
-        earliest: Partition → the landed offset of the first message that Kafka has.
+        anywhere: Return files beyond the ends of the zone's files, too.
+        verdicts: Return files with these.
     """
     entries = manifest.entries(topic=topic, stages=CURRENT_STAGES, verdicts=ALL_VERDICTS)
     own = [entry.file for entry in entries if entry.file.zone == zone]
-    verified = [entry for entry in entries if entry.file.zone != zone and entry.verdict == "verified"]
-    found = []
-    for file in gaps(own, verified, anywhere=True):
-        if any(first < earliest.get(partition, 0) for partition, first in first_offsets([file]).items()):
-            found.append(file)
-    return found
+    others = [entry for entry in entries if entry.file.zone != zone and entry.verdict in verdicts]
+    return gaps(own, others, anywhere=anywhere)
+
+
+def begins_before(file: DataFile, limits: Mapping[int, int]) -> bool:
+    """Return whether a file begins before the limit of one of its partitions."""
+    return any(first < limits.get(partition, 0) for partition, (first, _) in file.ranges.items())
 
 
 def lost_files(manifest: Manifest, zone: str, topic: str) -> list[DataFile]:
@@ -166,37 +148,20 @@ def gaps(own: Sequence[DataFile], others: Iterable[Entry], *, anywhere: bool = F
         others: The files of other zones.
         anywhere: Return files beyond the ends of the zone's files, too.
     """
-    found = []
     ends = next_offsets(file for file in own if not file.holds_dead_letters)
-    known = _RecordIndex(own)
-    for file in _readable(others):
-        if (anywhere or _lies_below(file, ends)) and not known.overlaps(file):
+    by_shard: dict[Shard, list[Ranges]] = {}
+    for file in own:
+        by_shard.setdefault(parse_shard(file.shard), []).append(file.ranges)
+    indexes = {shard: RangeIndex(several) for shard, several in by_shard.items()}
+    found = []
+    for entry in others:
+        file, shard = entry.file, parse_shard(entry.file.shard)
+        is_below = all(last < ends.get(partition, 0) for partition, (_, last) in file.ranges.items())
+        if entry.stage != "live" or entry.verdict == "quarantined" or not (anywhere or is_below):
+            continue
+        if not any(shard.overlaps(known) and index.overlaps(file.ranges) for known, index in indexes.items()):
             found.append(file)
     return found
-
-
-def _readable(entries: Iterable[Entry]) -> list[DataFile]:
-    return [entry.file for entry in entries if entry.stage == "live" and entry.verdict != "quarantined"]
-
-
-def _lies_below(file: DataFile, ends: Mapping[int, int]) -> bool:
-    return all(last < ends.get(partition, 0) for partition, last in last_offsets([file]).items())
-
-
-class _RecordIndex:
-    """Finds files that share records."""
-
-    def __init__(self, files: Iterable[DataFile]) -> None:
-        by_shard: dict[Shard, list[Ranges]] = {}
-        for file in files:
-            by_shard.setdefault(parse_shard(file.shard), []).append(file.ranges)
-        self._indexes: dict[Shard, RangeIndex] = {}
-        for shard, several in by_shard.items():
-            self._indexes[shard] = RangeIndex(several)
-
-    def overlaps(self, file: DataFile) -> bool:
-        shard = parse_shard(file.shard)
-        return any(shard.overlaps(known) and index.overlaps(file.ranges) for known, index in self._indexes.items())
 
 
 @dataclass(frozen=True)
@@ -468,7 +433,9 @@ class ZoneTailer:
         try:
             existing = existing_partitions(self._servers, self._feeds)
             self._leave_accepted()
-            watched = self._watch(self._new_topics(existing))
+            tailed = set(self._starts)
+            new = [topic for topic, numbers in existing.items() if {Place(topic, n) for n in numbers} - tailed]
+            watched = self._watch(new)
         except ServiceError as error:  # the reader goes on as soon as Kafka answers again
             self._alarm(f"zone {self.zone}: new partitions cannot be looked for: {error}")
             return
@@ -485,7 +452,8 @@ class ZoneTailer:
         ledger = Ledger(self._delivery.writer.manifest)
         replaced = {topic for topic, epoch in self._epochs.items() if ledger.epoch(topic) != epoch}
         accepted = [place for place in self._starts if place.topic in replaced]
-        accepted += [place for place in self._resumed() if place.topic not in replaced]
+        recorded = {Place(stop.topic, stop.partition) for stop in self._stops.all() if stop.zone == self.zone}
+        accepted += [place for place in self.stopped if place not in recorded and place.topic not in replaced]
         self._forget(accepted)
         for topic in replaced:
             del self._epochs[topic]
@@ -499,19 +467,6 @@ class ZoneTailer:
             self._bases.pop(place, None)
             self.stopped.pop(place, None)
 
-    def _resumed(self) -> list[Place]:
-        """Return the partitions that have stopped and whose stop is not recorded any more."""
-        recorded = {Place(stop.topic, stop.partition) for stop in self._stops.all() if stop.zone == self.zone}
-        return [place for place in self.stopped if place not in recorded]
-
-    def _new_topics(self, existing: Mapping[str, Collection[int]]) -> list[str]:
-        """Return the topics with a partition that is not tailed yet."""
-        found = []
-        for topic, numbers in existing.items():
-            if any(Place(topic, number) not in self._starts for number in numbers):
-                found.append(topic)
-        return found
-
     def _watch(self, topics: Iterable[str]) -> dict[str, WatchedTopic]:
         watched = watch_topics(self._delivery.writer.manifest, self._servers, topics, now=self._delivery.clock())
         for topic, found in watched.items():
@@ -520,16 +475,33 @@ class ZoneTailer:
 
     def _begin(self, watched: Mapping[str, WatchedTopic]) -> dict[Place, int | None]:
         """Begin to tail the partitions that are not tailed yet, and return their first offsets."""
-        writer = self._delivery.writer
-        new = {place: start for place, start in _starts(writer, watched).items() if place not in self._starts}
-        for place in new:
-            self._bases[place] = self._epochs[place.topic].base(place.partition)
+        manifest = self._delivery.writer.manifest
+        state = SharedState(manifest)
+        new: dict[Place, Start] = {}
+        for topic, found in watched.items():
+            files = files_of(manifest.entries(topic=topic, stages=ALL_STAGES))
+            begun_at = begun_offsets(manifest, topic, [file for file in files if not file.holds_dead_letters])
+            starts = starts_of(
+                self.zone,
+                files,
+                found.state.ends,
+                begun=begun_at,
+                gaps=Ledger(manifest).gaps(topic),
+                earliest=found.earliest,
+            )
+            for partition, start in starts.items():
+                place = Place(topic, partition)
+                if place not in self._starts:
+                    new[place] = start
+                    self._bases[place] = self._epochs[topic].base(partition)
+                    policies = partial(state.policies, topic, partition, default=self._policy)
+                    self._tails[place] = Tail(place, self._feeds[topic], policies, start.offset)
         self._starts.update(new)
-        self._tails.update(_tails(new, self._feeds, SharedState(writer.manifest), self._policy))
         begun = {place: self._resume(place, start.offset) for place, start in new.items()}
         self._stop_at_once(begun, watched)
         begun = {place: offset for place, offset in begun.items() if place in self._tails}
-        self._forget_stops(begun)
+        for topic in {place.topic for place in begun}:  # they continue now
+            self._stops.clear(topic, [self.zone], [place.partition for place in begun if place.topic == topic])
         return begun
 
     def _resume(self, place: Place, begin: int | None) -> int | None:
@@ -552,7 +524,9 @@ class ZoneTailer:
             self._open_files.drop(closed.place)
             return
         try:
-            self._require_same_topic(closed.place)
+            problem = self._ids.problem(closed.place.topic)
+            if problem:
+                raise problem
             self._delivery.take(start.without_landed_dead_letters(closed))
         except DiskFull:
             raise
@@ -561,11 +535,6 @@ class ZoneTailer:
         else:
             self._open_files.drop(closed.place)
             self.files += 1
-
-    def _require_same_topic(self, place: Place) -> None:
-        problem = self._ids.problem(place.topic)
-        if problem:
-            raise problem
 
     def _stop_unreadable(self, place: Place, error: ServiceError) -> None:
         """Stop a partition that Kafka does not give; say so if the reason is that the topic is another one now."""
@@ -596,12 +565,6 @@ class ZoneTailer:
             elif offset is not None and offset < earliest:
                 self._note_stop(place, OffsetsGone(*place, expected=offset, earliest=earliest))
 
-    def _forget_stops(self, begun: Collection[Place]) -> None:
-        """Forget the former stops of the partitions that continue now."""
-        for topic in {place.topic for place in begun}:
-            continuing = [place.partition for place in begun if place.topic == topic]
-            self._stops.clear(topic, [self.zone], continuing)
-
     def _fill_gaps(self, watched: Mapping[str, WatchedTopic]) -> None:
         writer = self._delivery.writer
         for topic, state in watched.items():
@@ -616,11 +579,10 @@ class ZoneTailer:
                 self._delivery.scrubs.get(topic),
             )
             missing = {file.name: file for file in missing_files(writer.manifest, self.zone, topic)}
-            for file in (
-                *forgotten_files(writer.manifest, self.zone, topic, state.earliest),
-                *lost_files(writer.manifest, self.zone, topic),
-            ):
-                missing[file.name] = file
+            verified = missing_files(writer.manifest, self.zone, topic, anywhere=True, verdicts=("verified",))
+            # Those that the zone cannot read any more: Kafka has forgotten their offsets.
+            forgotten = [file for file in verified if begins_before(file, state.earliest)]
+            missing |= {file.name: file for file in (*forgotten, *lost_files(writer.manifest, self.zone, topic))}
             for file in missing.values():
                 try:
                     fill(writer, file, source, now=self._delivery.clock())
@@ -631,35 +593,6 @@ class ZoneTailer:
                     self._alarm(f"zone {self.zone}: {file.name} was not landed again: {error}")
                 else:
                     self.files += 1
-
-
-def _starts(writer: ZoneWriter, watched: Mapping[str, WatchedTopic]) -> dict[Place, Start]:
-    """Return, for each partition of topics, where a zone continues."""
-    found: dict[Place, Start] = {}
-    manifest = writer.manifest
-    for topic, state in watched.items():
-        files = files_of(manifest.entries(topic=topic, stages=ALL_STAGES))
-        starts = starts_of(
-            writer.zone.name,
-            files,
-            state.state.ends,
-            begun=begun_offsets(manifest, topic, [file for file in files if not file.holds_dead_letters]),
-            gaps=Ledger(manifest).gaps(topic),
-            earliest=state.earliest,
-        )
-        for partition, start in starts.items():
-            found[Place(topic, partition)] = start
-    return found
-
-
-def _tails(
-    starts: Mapping[Place, Start], feeds: Mapping[str, Feed], state: SharedState, policy: Policy
-) -> dict[Place, Tail]:
-    tails = {}
-    for place, start in starts.items():
-        policies = partial(state.policies, place.topic, place.partition, default=policy)
-        tails[place] = Tail(place, feeds[place.topic], policies, start.offset)
-    return tails
 
 
 _MS_PER_SECOND = 1000
@@ -723,3 +656,44 @@ def open_tailer(
         read_at_once=read_at_once,
         alarm=alarm,
     )
+
+
+STARTED = "Landing has started"
+"""Begins the line that a process prints when it is connected."""
+
+
+def tail_zone(
+    settings: Settings,
+    servers: str,
+    feeds: Sequence[Feed],
+    zone: str,
+    *,
+    clock: Callable[[], datetime],
+    should_stop: Callable[[], bool],
+    report: Callable[[str], None],
+    alarm: Alarm,
+) -> None:
+    """Land the messages of feeds in one zone until it should stop.
+
+    Args:
+        settings: Of the home.
+        servers: Of Kafka, `host:port`, comma-separated.
+        feeds: The topics.
+        zone: Name of the zone.
+        clock: Returns the present time, in UTC.
+        should_stop: Called between two reads.
+        report: Called with one line when the zone begins to read, as `lake up` waits for it.
+        alarm: As in `ZoneTailer`.
+
+    Raises:
+        UsageError: There is no such zone, or another process tails it.
+        ServiceError: Kafka does not answer.
+    """
+    (writer,) = open_zones(settings, [zone])
+    with (
+        locked_zone(settings.landing_folder, zone),
+        open_tailer(settings, servers, feeds, writer, clock=clock, alarm=alarm) as tailer,
+    ):
+        report(f"{STARTED} in zone {zone}: {', '.join(feed.topic for feed in feeds)}")
+        while not should_stop():
+            tailer.step()

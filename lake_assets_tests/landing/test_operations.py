@@ -6,6 +6,7 @@ from datetime import timedelta
 
 import pytest
 
+from lake_assets.base import failpoints
 from lake_assets.base.failpoints import FILE_POINTS
 from lake_assets.errors import FileDamaged, OffsetsOverlap, UsageError
 from lake_assets.landing.heal import decide
@@ -265,6 +266,36 @@ def test_killed_at_any_step_an_operation_is_finished_by_the_next_call(
     assert len(drafts) == (step == "landing-drafted")
     landed.assert_equal()
     assert landed.records("a") == landed.records("b")
+
+
+def test_a_zone_that_lags_finishes_an_earlier_reshard_before_the_next_one(
+    landed: Landed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def more(zone: str) -> str | None:
+        return reshard(landed.writers[zone], TOPIC, 4, key_of, now=NOW).waits_for
+
+    landed.run("reshard", "a")
+    copies = len(landed.manifest.entries("a", stages=("staged",)))
+    added: list[str] = []
+
+    def strike(point: str) -> None:
+        added.extend([point] * (point == "landing-added"))
+        if len(added) == copies:
+            raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(failpoints, "_strike", strike)
+        with pytest.raises(KeyboardInterrupt):  # with its last copy, before its old files retire
+            landed.run("reshard", "b")
+    landed.run("reshard", "a")
+    assert {file.shard for file in landed.files("a")} == {str(shard) for shard in shards(TOPIC, 2)}
+    assert more("a")
+    with pytest.raises(UsageError, match="is being resharded to 4 shards, not to 2"):
+        landed.run("reshard", "b")
+    assert [more("b"), more("a")] == [None, None]
+    assert {file.shard for file in landed.files("b")} == {str(shard) for shard in shards(TOPIC, 4)}
+    landed.assert_equal()
+    assert landed.records("b") == EVERYTHING
 
 
 def test_killed_when_the_old_shard_has_retired(landed: Landed) -> None:

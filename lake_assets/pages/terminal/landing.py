@@ -110,11 +110,14 @@ def accepted(topic: str, done: Accepted) -> Iterator[str]:
         yield f"{topic}: {done.epoch.reason}."
         for partition, base in sorted(done.epoch.bases.items()):
             yield f"{topic} partition {partition}: offset 0 of the new topic lands as offset {base}."
+    for closed in done.closed:
+        where = f"{topic} partition {closed.place.partition}: offsets {closed.first} to {closed.last}"
+        yield f"{where} have landed from an open file: Kafka does not have them any more."
     for loss in done.losses:
         yield lost(loss)
     for zone, name in done.copied:
         yield f"{zone}  {name}  was copied from the other zone."
-    if not done.epoch and not done.losses:
+    if not (done.epoch or done.losses or done.closed):
         yield f"{topic}: nothing is lost, nothing was changed."
     else:
         yield "Zones that run continue within a minute. The others continue when they start: `lake landing run`."

@@ -61,9 +61,9 @@ def test_a_manifest_of_a_version_before_formats_goes_on_and_one_of_a_later_versi
     manifest.add(file("a", 0, 1, b"x", b"y"), now=NOW)
     assert len(open_manifest(configured).entries()) == 1
     with manifest.engine.begin() as connection:
-        assert list(connection.execute(sa.select(FORMATS.c.format)).scalars()) == [2]
-        connection.execute(sa.insert(FORMATS).values(format=3, written_by="7.0"))
-    refusal = r"The manifest .* has format 3, and this version reads formats up to 2(.|\n)*Install lake-assets 7\.0"
+        assert list(connection.execute(sa.select(FORMATS.c.format)).scalars()) == [3]
+        connection.execute(sa.insert(FORMATS).values(format=4, written_by="7.0"))
+    refusal = r"The manifest .* has format 4, and this version reads formats up to 3(.|\n)*Install lake-assets 7\.0"
     with pytest.raises(StoredByNewerVersion, match=refusal):
         open_manifest(configured)
 
@@ -72,9 +72,9 @@ def test_a_later_version_makes_a_manifest_unreadable_for_this_one(
     configured: Settings, manifest: Manifest, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as later:
-        later.setattr(schema, "FORMAT", 3)
+        later.setattr(schema, "FORMAT", 4)
         open_manifest(configured)
-    with pytest.raises(StoredByNewerVersion, match="has format 3"):
+    with pytest.raises(StoredByNewerVersion, match="has format 4"):
         open_manifest(configured)
 
 
@@ -193,15 +193,13 @@ def test_the_first_proposal_of_a_round_counts(manifest: Manifest) -> None:
     )
 
 
-def test_the_first_policy_counts_for_all_and_the_next_must_begin_later(manifest: Manifest) -> None:
+def test_the_first_policy_counts_for_all_and_the_next_begins_where_no_zone_has_cut(manifest: Manifest) -> None:
     state = SharedState(manifest)
     assert state.policies(TOPIC, 0, default=POLICY) == [POLICY]
     assert state.policies(TOPIC, 0, default=replace(POLICY, max_messages=5)) == [POLICY]
     manifest.add(file("b", 0, 9, b"x"), now=NOW)
-    with pytest.raises(UsageError, match="Take a later offset, 11 at the least"):
-        state.set_policy(TOPIC, 0, replace(POLICY, from_offset=10))
     later = replace(POLICY, max_messages=5, from_offset=11, max_idle_ms=90_000)
-    state.set_policy(TOPIC, 0, later)
+    assert state.change_policies(TOPIC, max_messages=5, max_idle_ms=90_000) == {0: later}
     assert state.policies(TOPIC, 0, default=POLICY) == [POLICY, later]
     state.policies(TOPIC, 1, default=POLICY)
     changed = state.change_policies(TOPIC, max_bytes=500)
