@@ -200,7 +200,7 @@ def rebuild(
 ) -> None:
     """Rebuild the hours FROM to TO of TARGET from its sources as of the watermark, which does not move: a backfill.
 
-    With --reset and without hours, all hours are rebuilt; a table that was dropped is created again. More than 2,000
+    With --reset and without hours, all hours are rebuilt; a table that was dropped is created again. More than 10,000
     hours take several sessions. If the command is interrupted, repeat it, or let `lake catch-up` build the rest.
     The exit code is 1 if a failed audit held hours back.
     """

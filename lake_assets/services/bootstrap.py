@@ -17,6 +17,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -249,6 +250,12 @@ def install_project(venv: Path, project: Path) -> None:
 
 def fetch_jars(venv: Path, ivy: Path, folder: Path, resolver: Path | None = None) -> None:
     """Download the jars that an Ivy file names into a folder: all or none. resolver: Ivy's jar; None: the venv's."""
+    named = re.findall(r'<dependency .*?name="(.+?)" rev="(.+?)"', ivy.read_text())
+    wanted = len(named)
+    with suppress(SetupError):
+        if all((folder / f"{name}-{revision}.jar").exists() for name, revision in named):
+            check_jars(folder, ivy.with_name(LOCK_FILE))
+            return  # another command has fetched them, and a Spark that runs has them open
     say(f"Downloading the jars of {ivy.name}")
     resolver = resolver or next((venv / "lib").glob("python*/site-packages/pyspark/jars/ivy-*.jar"))
     partial = folder.with_suffix(".partial")
@@ -257,7 +264,6 @@ def fetch_jars(venv: Path, ivy: Path, folder: Path, resolver: Path | None = None
     java = [java_command(os.environ.get("JAVA_HOME")), "-jar", str(resolver)]
     with one_at_a_time(say):
         run([*java, "-ivy", str(ivy), "-types", "jar", "bundle", "-retrieve", pattern], venv)
-    wanted = ivy.read_text().count("<dependency ")
     found = len(list(partial.glob("*.jar")))
     if found < wanted:
         raise SetupError(

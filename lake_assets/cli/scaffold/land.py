@@ -103,6 +103,10 @@ def land_files(
             f"{table} has rows of hours before {pipeline.start}, the first event hour: targets quarantine them."
             " → Set an earlier `start`, or LAKE_START for YAML files that name none."
         )
+    if landing.newest is not None and landing.newest > hour_of(now) + 1:
+        describe(
+            f"{table} has rows of hours up to {hour_key(landing.newest)}, later than they landed: targets quarantine them."
+        )
     return landing.rows
 
 

@@ -304,7 +304,7 @@ def next_steps(new: NewTable, folder: Path) -> str:
   2. Declare the columns of {new.source} in {declaration}, and change the function.
   3. export PYTHONPATH={folder.resolve()} LAKE_PIPELINES={new.pipeline}
   4. lake init                                  # creates {new.source} and {new.table}
-  5. Land rows, then set the table property lake.complete-through of {new.source}.
+  5. lake land {new.source} FILE --through HOUR
   6. lake plan {new.name}, lake catch-up, or lake up for the UI"""
 
 

@@ -309,7 +309,9 @@ def verified(results: Sequence[Verification]) -> Iterator[Part]:
 def _result(found: Verification) -> str:
     if not found.equal:
         return "differs"
-    return "equal" if found.compared else "not compared"
+    if not found.compared:
+        return "not compared"
+    return "equal" if found.rows or found.rows_rebuilt else "no rows"
 
 
 def contents(found: TableContents) -> Iterator[Part]:
