@@ -105,7 +105,7 @@ def land_files(
         )
     if landing.newest is not None and landing.newest > hour_of(now) + 1:
         describe(
-            f"{table} has rows of hours up to {hour_key(landing.newest)}, later than they landed: targets quarantine them."
+            f"{table} has rows up to {hour_key(landing.newest)}, later than they landed: targets quarantine them."
         )
     return landing.rows
 

@@ -661,7 +661,7 @@ class Source:
         if self.has_versions and not self.order_columns:
             raise ConfigurationError(
                 f"The source {self.table} has keep={self.keep!r}, but no order_by.",
-                remedy="Name the columns that order the versions of a key, such as updated_at; landed_at, if there is none.",
+                remedy="Name the columns that order the versions of a key, such as updated_at, or else landed_at.",
             )
         if not self.has_versions and (self.order_columns or self.deleted is not None):
             raise ConfigurationError(
