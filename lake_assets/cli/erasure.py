@@ -117,7 +117,7 @@ def certify(
 
 def _certify_tables(subject: str, value: str, *, as_json: bool) -> bool:
     from lake_assets.incremental.engine.erasures import spellings
-    from lake_assets.incremental.erasure.table_files import certify
+    from lake_assets.incremental.erasure.certificate import certify
 
     engine = open_engine()
     declared = engine.pipeline.subject(subject)

@@ -12,7 +12,7 @@ from lake_assets.connections.catalog import open_catalog
 from lake_assets.connections.spark import open_spark
 from lake_assets.errors import StoredStateError
 from lake_assets.incremental.engine.retention import list_files, read_bytes, remove_file
-from lake_assets.incremental.erasure.table_files import certify
+from lake_assets.incremental.erasure.certificate import certify
 from lake_assets.incremental.operations.doctor import diagnose_lake
 from lake_assets.incremental.operations.maintain import Maintainer
 from lake_assets.membership import PIPELINE

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 import pytest
 
-from lake_assets.incremental.erasure.table_files import certify
+from lake_assets.incremental.erasure.certificate import certify
 from lake_assets.serving.lineage import Retention
 from lake_assets.serving.store import read_at, segment_name
 from lake_assets.serving.upkeep import OutdatedSegments, delete_replaced, segment_folders, stored_before

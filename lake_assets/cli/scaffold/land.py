@@ -104,9 +104,7 @@ def land_files(
             " → Set an earlier `start`, or LAKE_START for YAML files that name none."
         )
     if landing.newest is not None and landing.newest > hour_of(now) + 1:
-        describe(
-            f"{table} has rows up to {hour_key(landing.newest)}, later than they landed: targets quarantine them."
-        )
+        describe(f"{table} has rows up to {hour_key(landing.newest)}, later than they landed: targets quarantine them.")
     return landing.rows
 
 

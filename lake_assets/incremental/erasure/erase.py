@@ -17,31 +17,262 @@ The steps run in this order. Each can be repeated, so calling an erasure again f
 
 from __future__ import annotations
 
+import json
+import re
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING
+from functools import partial
+from itertools import groupby
+from operator import itemgetter
+from time import monotonic, sleep
+from typing import TYPE_CHECKING, Any
 
 from pyiceberg.catalog import Catalog
-from pyiceberg.expressions import And
+from pyiceberg.expressions import And, EqualTo, In, NotNull
+from pyiceberg.table import Table
+from pyiceberg.table.snapshots import Operation
 
 from lake_assets.base.failpoints import reach
 from lake_assets.base.hours import hour_of
-from lake_assets.base.id_matcher import IdMatcher
+from lake_assets.base.id_matcher import IdMatcher, id_pattern
 from lake_assets.errors import ErasureStopped, UsageError
 from lake_assets.incremental.declaration import Subject, Target
 from lake_assets.incremental.engine import iceberg, publish
 from lake_assets.incremental.engine.columns import at_present, subject_columns
 from lake_assets.incremental.engine.engine import catch_up
 from lake_assets.incremental.engine.erasures import DROPPED, Erasure, delete_rows, holders, holds, sent_by, spellings
+from lake_assets.incremental.engine.iceberg import QUARANTINE, session_table
 from lake_assets.incremental.engine.model import NoSession
-from lake_assets.incremental.engine.retention import drop_deleted_entries, head_has_delete_files
-from lake_assets.incremental.erasure.history import remove_history, remove_strays
-from lake_assets.incremental.erasure.redaction import delete_quarantined_rows, redact_audit_samples
+from lake_assets.incremental.engine.retention import (
+    SnapshotReferences,
+    drop_deleted_entries,
+    expire,
+    former_tables,
+    head_has_delete_files,
+    read_references,
+    remove_file,
+    remove_unreferenced_files,
+    unreferenced_files,
+)
+from lake_assets.incremental.erasure.certificate import search_file
 from lake_assets.settings import settings
 
 if TYPE_CHECKING:
     from lake_assets.incremental.engine.engine import Engine
+
+WRITER_SECONDS = 60
+"""How long an erasure waits for a writer to commit a file with the id, or to remove it."""
+
+
+def _log_tables(catalog: Catalog) -> tuple[str, str]:
+    """Return the tables of the engine that may contain an id."""
+    return session_table(catalog), QUARANTINE
+
+
+@dataclass(frozen=True)
+class Removed:
+    """How many snapshots were expired, and how many files were removed."""
+
+    snapshots: int
+    files: int
+
+
+def remove_history(catalog: Catalog, names: Sequence[str], *, orphaned_before: datetime) -> Removed:
+    """Expire the old snapshots of tables and of the log tables, and remove their files.
+
+    Args:
+        catalog: The catalog of the tables.
+        names: The tables; the log tables are added.
+        orphaned_before: Orphans that were last written before this moment are removed, too.
+
+    Raises:
+        ErasureStopped: A watermark or an open session still needs an old snapshot; then nothing was expired.
+    """
+    references = read_references(catalog)
+    all_names = [*names, *_log_tables(catalog)]
+    for name in all_names:
+        _check_no_old_snapshot_is_needed(catalog, name, references)
+    snapshots = 0
+    for name in all_names:
+        if name in _log_tables(catalog):
+            drop_deleted_entries(catalog, name)
+        snapshots += expire(catalog, name, partial(_all_but, references.next_reads(name)))[1]
+    reach("erasure-expired")
+    files = 0
+    for name in all_names:
+        files += remove_unreferenced_files(catalog, name, orphaned_before=orphaned_before)
+    reach("erasure-files-removed")
+    return Removed(snapshots, files)
+
+
+def _all_but(kept: Collection[int], table: Table) -> list[int]:
+    return [each.snapshot_id for each in table.metadata.snapshots if each.snapshot_id not in kept]
+
+
+def _check_no_old_snapshot_is_needed(catalog: Catalog, name: str, references: SnapshotReferences) -> None:
+    table = iceberg.load(catalog, name)
+    behind = set()
+    for snapshot_id, process in references.next_reads(name).items():
+        if not _has_only_gained_rows(table, snapshot_id):
+            behind.add(process)
+    if behind:
+        raise ErasureStopped(
+            f"An old snapshot of {name} is still needed by {', '.join(sorted(behind))}.",
+            remedy="Run these processes until they have nothing to do, then erase again.",
+        )
+
+
+def _has_only_gained_rows(table: Table, snapshot_id: int) -> bool:
+    """Return whether main has all rows of a snapshot: others have appended to it since, as a loader does."""
+    for snapshot in publish.ancestors(table):
+        if snapshot.snapshot_id == snapshot_id:
+            return True
+        if snapshot.summary is None or snapshot.summary.operation is not Operation.APPEND:
+            return False
+    return False
+
+
+def _check_no_former_table(catalog: Catalog, name: str, strays: Sequence[str], subject: str) -> None:
+    """Check that no other table has metadata in a table's folder: the files may be rows that it still needs."""
+    former = former_tables(iceberg.load(catalog, name))
+    if former:
+        raise ErasureStopped(
+            f"The folder of {name} holds {len(strays)} files with the {subject} that may belong to a former table.",
+            remedy=f"If that table is not needed, delete its metadata files ({', '.join(sorted(former.values()))}) and "
+            "erase again: then its files are removed. Otherwise register it in the catalog first.",
+        )
+
+
+def remove_strays(catalog: Catalog, names: Sequence[str], subject: str, matcher: IdMatcher) -> tuple[int, bool]:
+    """Remove files with the id that no version of a table refers to and that are too young to be orphans.
+
+    `etl.session` leaves such files when it expires its own snapshots. They are removed, because its present version is
+    later than they are. Such a file of another table may belong to a writer that has not committed yet: it is waited
+    for until it is committed or gone. What is written meanwhile is not waited for, because its rows came later.
+
+    Args:
+        catalog: The catalog of the tables.
+        names: The tables; the log tables are added.
+        subject: What the id identifies, for the error.
+        matcher: The ids.
+
+    Returns:
+        How many files were removed, and whether a writer may have committed rows with the id meanwhile.
+
+    Raises:
+        ErasureStopped: Another table than `etl.session` still has such files after `WRITER_SECONDS`, or they may belong
+            to a former table.
+    """
+    removed = 0
+    came = False
+    for name in (*names, *_log_tables(catalog)):
+        io = iceberg.load(catalog, name).io
+        strays = []
+        for file in unreferenced_files(catalog, name):
+            if search_file(io, file.location, matcher).occurrences:
+                strays.append(file.location)
+        if strays:
+            _check_no_former_table(catalog, name, strays, subject)
+        if strays and name != session_table(catalog):
+            left = _wait_for_writers(catalog, name, strays)
+            if left:
+                raise ErasureStopped(
+                    f"{name} does not refer to {len(left)} files that hold the {subject}: "
+                    "a writer has not committed them yet, or died before it did.",
+                    remedy="Erase again when no writer is active and the files are a day old: then they are removed.",
+                )
+            strays, came = [], True
+        for path in strays:
+            remove_file(io, path)
+        removed += len(strays)
+    return removed, came
+
+
+def _wait_for_writers(catalog: Catalog, name: str, files: Collection[str]) -> set[str]:
+    """Wait until a table refers to files, or they are gone; return those that are left after `WRITER_SECONDS`."""
+    until = monotonic() + WRITER_SECONDS
+    left = set(files)
+    while left and monotonic() < until:
+        sleep(1)
+        left &= {file.location for file in unreferenced_files(catalog, name)}
+    return left
+
+
+ERASED = "(erased)"
+"""Replaces a key with the id in the sample of an audit."""
+
+
+def delete_quarantined_rows(catalog: Catalog, matcher: IdMatcher) -> int:
+    """Delete the rows in quarantine that have one of the ids in any column; a number, in a column of ids.
+
+    Returns:
+        How many rows were deleted.
+    """
+    for attempt in iceberg.retrying():
+        with attempt:
+            table = iceberg.load(catalog, QUARANTINE)
+            rows = table.scan(selected_fields=("row_hash", "row")).to_arrow()
+            hashes = [row["row_hash"] for row in rows.to_pylist() if _has_id(row["row"], matcher)]
+            if hashes:
+                with iceberg.leaving_no_files(catalog, table):
+                    table.delete(In("row_hash", set(hashes)))  # type: ignore[call-arg, arg-type]
+            return len(hashes)
+    raise AssertionError("unreachable: the last attempt returns or raises")
+
+
+def _has_id(row: str | None, matcher: IdMatcher) -> bool:
+    columns: dict[str, Any] = json.loads(row or "{}")
+    if any(matcher.is_id(columns.get(name)) for name in matcher.columns):
+        return True
+    return any(isinstance(value, str) and value in matcher.words for value in columns.values())
+
+
+def redact_audit_samples(catalog: Catalog, ids: Collection[str]) -> int:
+    """Replace the keys that mention one of the ids in samples of audits by `ERASED`; results and counts are kept.
+
+    Returns:
+        How many rows of `etl.session` mentioned it.
+    """
+    by_process, pattern = itemgetter("process_name"), id_pattern(*ids)
+    for attempt in iceberg.retrying():
+        with attempt:
+            table = iceberg.load(catalog, session_table(catalog))
+            rows = table.scan(NotNull("audits")).to_arrow()  # type: ignore[call-arg, arg-type]
+            stored = rows.to_pylist()
+            mentioning = [row for row in stored if _mentions(row["audits"], pattern)]
+            moves = {_move(row) for row in mentioning}
+            # A session that an audit stopped has the number of the next one.
+            rewritten = [row for row in stored if _move(row) in moves]
+            with table.transaction() as transaction:
+                for process, group in groupby(sorted(rewritten, key=by_process), key=by_process):
+                    redacted = [_redacted(row, pattern) for row in group]
+                    revisions = {row["revision"] for row in redacted}
+                    same_rows = And(
+                        EqualTo("process_name", process),  # type: ignore[call-arg, arg-type]
+                        In("revision", revisions),  # type: ignore[call-arg, arg-type]
+                    )
+                    replacement = rows.from_pylist(redacted, schema=rows.schema)
+                    transaction.overwrite(replacement, overwrite_filter=same_rows)
+            return len(mentioning)
+    raise AssertionError("unreachable: the last attempt returns or raises")
+
+
+def _move(row: dict[str, Any]) -> tuple[str, int]:
+    return row["process_name"], row["revision"]
+
+
+def _mentions(audits: str | None, pattern: re.Pattern[str]) -> bool:
+    keys = [key for audit in json.loads(audits or "[]") for key in audit["sample"]]
+    return any(pattern.search(key) for key in keys)
+
+
+def _redacted(row: dict[str, Any], pattern: re.Pattern[str]) -> dict[str, Any]:
+    audits = json.loads(row["audits"])
+    for audit in audits:
+        audit["sample"] = [ERASED if pattern.search(key) else key for key in audit["sample"]]
+    return row | {"audits": json.dumps(audits, ensure_ascii=False, separators=(",", ":"))}
+
 
 GRACE = timedelta(days=1)
 """Age from which on a draft, or a file that nothing ever referred to, is removed: a writer may own a younger one."""

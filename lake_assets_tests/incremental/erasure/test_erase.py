@@ -26,10 +26,8 @@ from lake_assets.incremental.engine.iceberg import SESSION
 from lake_assets.incremental.engine.model import AuditResult, SessionPlan
 from lake_assets.incremental.engine.retention import bare_path, inventory, list_files
 from lake_assets.incremental.engine.session_log import KEEP_SNAPSHOTS, MERGE_FILES, SessionRecord
-from lake_assets.incremental.erasure.certificate import Certificate
-from lake_assets.incremental.erasure.erase import erase, sweep
-from lake_assets.incremental.erasure.redaction import ERASED
-from lake_assets.incremental.erasure.table_files import certify
+from lake_assets.incremental.erasure.certificate import Certificate, certify
+from lake_assets.incremental.erasure.erase import ERASED, erase, sweep
 from lake_assets.membership import PIPELINE
 from lake_assets_tests.incremental.crash_matrix import die
 from lake_assets_tests.incremental.erasing_child import erase_account

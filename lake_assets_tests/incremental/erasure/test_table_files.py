@@ -16,8 +16,7 @@ from lake_assets.errors import UsageError
 from lake_assets.incremental.engine import iceberg
 from lake_assets.incremental.engine.erasures import delete_rows, holds
 from lake_assets.incremental.engine.retention import bare_path, drop_deleted_entries
-from lake_assets.incremental.erasure.certificate import Certificate, FileFacts, FileSource, Finding
-from lake_assets.incremental.erasure.table_files import certify
+from lake_assets.incremental.erasure.certificate import Certificate, FileFacts, FileSource, Finding, certify
 from lake_assets_tests.incremental.scenario import landed
 
 if TYPE_CHECKING:

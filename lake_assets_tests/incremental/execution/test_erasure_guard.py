@@ -28,7 +28,7 @@ from lake_assets.incremental.engine.erasures import (
 from lake_assets.incremental.engine.model import NoSession, SessionPlan, SourceRange
 from lake_assets.incremental.engine.publish import main_id
 from lake_assets.incremental.engine.retention import drop_deleted_entries
-from lake_assets.incremental.erasure.table_files import certify
+from lake_assets.incremental.erasure.certificate import certify
 from lake_assets.membership import PIPELINE
 from lake_assets.membership.raw import RAW, SIGNUPS
 from lake_assets_tests.incremental.scenario import START, signup

@@ -13,8 +13,7 @@ import pytest
 from lake_assets.base.failpoints import FILE_POINTS, LANDED_ERASURE_POINTS
 from lake_assets.base.hours import milliseconds
 from lake_assets.errors import ErasureStopped, FilesDiffer
-from lake_assets.incremental.erasure.certificate import Finding
-from lake_assets.incremental.erasure.table_files import certify
+from lake_assets.incremental.erasure.certificate import Finding, certify
 from lake_assets.landing.erasure import LandedErasure, landed_folder
 from lake_assets.landing.heal import decide
 from lake_assets.landing.records import Record, Shard
