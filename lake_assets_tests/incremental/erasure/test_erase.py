@@ -219,7 +219,7 @@ def test_a_tag_that_holds_the_id_stops_an_erasure_which_goes_on_without_it(catal
 def test_what_the_session_table_has_forgotten_is_removed_and_what_may_be_at_work_stops_an_erasure(
     catalog: Catalog, bare_home: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("lake_assets.incremental.erasure.history.WRITER_SECONDS", 0)
+    monkeypatch.setattr("lake_assets.incremental.erasure.erase.WRITER_SECONDS", 0)
     engine = Engine(catalog, PIPELINE, clock=lambda: NOW, erasure_key=partial(erasure_key, bare_home))
     engine.create_tables()
     sampled = AuditResult("not_null", False, True, {"nulls": 1}, (GONE,))
@@ -251,7 +251,7 @@ def test_an_erasure_waits_for_a_writer_and_erases_what_it_commits(
     file = f"{table.location()}/data/late.parquet"
     pq.write_table(written, bare_path(file))
     monkeypatch.setattr(
-        "lake_assets.incremental.erasure.history.sleep",
+        "lake_assets.incremental.erasure.erase.sleep",
         lambda _: iceberg.load(catalog, "raw.signups").add_files([file]),
     )
     assert erase(lake.engine, "account", GONE, now=NOW).files > 0
