@@ -6,7 +6,8 @@ import json
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import UTC, date, datetime
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from lake_assets.engagement.model.messages import ingestion_format, mutation_format
@@ -18,21 +19,26 @@ if TYPE_CHECKING:
     from lake_assets.engagement.model.lake import EngagementLake
 
 
-def replay(requests: Iterable[MutationRequest], rows: Mapping[str, str]) -> dict[str, str]:
-    """Row → its id after all requests; deleted rows are gone. A request id counts once."""
+def replay(
+    requests: Iterable[MutationRequest], rows: Mapping[str, str], days: Mapping[str, date] = MappingProxyType({})
+) -> dict[str, str]:
+    """Row → its id after all requests; deleted rows are gone. A request id counts once. days: on which rows engaged."""
     seen: set[str] = set()
-    left = dict(rows)
+    left: dict[str, str] = dict(rows)
+    day_of: dict[str, date | None] = dict(days)
     for request in sorted(requests, key=lambda r: (r.executed_at, r.partition, r.offset)):
         if request.request_id in seen:
             continue
         seen.add(request.request_id)
-        moved = {row for row, identity in left.items() if identity == request.old_id}
+        day = request.engagement_date
+        moved = {row for row, who in left.items() if who == request.old_id and (day is None or day_of.get(row) == day)}
         if request.op == "delete":
             left = {row: identity for row, identity in left.items() if row not in moved}
         else:
             left = {row: str(request.new_id) if row in moved else identity for row, identity in left.items()}
         if request.record is not None:
             left[request.record.engagement_id] = request.record.who_id
+            day_of[request.record.engagement_id] = request.record.day
     return left
 
 
@@ -57,6 +63,7 @@ def truth(messages: Iterable[Message], lake: EngagementLake, orgs: Collection[st
     formats = {engagements: ingestion_format(lake), mutations: mutation_format(lake)}
     dead: Counter[tuple[str, bytes, str]] = Counter()
     rows: defaultdict[str, dict[str, str]] = defaultdict(dict)
+    days: defaultdict[str, dict[str, date]] = defaultdict(dict)
     requests: defaultdict[str, list[MutationRequest]] = defaultdict(list)
     for offset, message in enumerate(m for m in messages if m.topic in formats):
         value = with_field_names(message.value, lake)
@@ -66,9 +73,10 @@ def truth(messages: Iterable[Message], lake: EngagementLake, orgs: Collection[st
         values = json.loads(value)
         if message.topic == engagements:
             rows[values["org_id"]][values["engagement_id"]] = values["who_id"]
+            days[values["org_id"]][values["engagement_id"]] = day_of(values)
         else:
             requests[values["org_id"]].append(request_of(values, offset))
-    left = {org: replay(requests[org], rows[org]) for org in {**rows, **requests}}
+    left = {org: replay(requests[org], rows[org], days[org]) for org in {**rows, **requests}}
     return Truth({row: (org, who) for org, found in left.items() for row, who in found.items()}, dead)
 
 
@@ -82,7 +90,13 @@ def with_field_names(value: bytes, lake: EngagementLake) -> bytes:
 def request_of(values: Mapping[str, Any], offset: int) -> MutationRequest:
     """The request of a message. An org's are all in one partition: they were sent in the order of their offsets."""
     at, carried = datetime.fromisoformat(values["executed_at"]), values.get("insert_record")
-    record = Record(carried["engagement_id"], carried["who_id"]) if carried else None
+    record = Record(carried["engagement_id"], carried["who_id"], day_of(carried)) if carried else None
+    day = date.fromisoformat(values["engagement_date"]) if values.get("engagement_date") else None
     return MutationRequest(
-        values["request_id"], values["op"], values["old_id"], values.get("new_id"), at, 0, offset, record
+        values["request_id"], values["op"], values["old_id"], values.get("new_id"), at, 0, offset, record, day
     )
+
+
+def day_of(engagement: Mapping[str, Any]) -> date:
+    """The UTC day of an engagement."""
+    return datetime.fromisoformat(engagement["engaged_at"]).astimezone(UTC).date()

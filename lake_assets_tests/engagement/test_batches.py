@@ -12,12 +12,12 @@ import pytest
 
 from lake_assets.demo.engagement_simulator import Message, Simulation, generate
 from lake_assets.engagement.model.lakes import EMAIL_EVENT
-from lake_assets.engagement.requests.aliases import Alias, aliases, late_aliases
+from lake_assets.engagement.requests.aliases import Alias, aliases, changed_aliases
 from lake_assets.engagement.requests.identity import MutationRequest
 from lake_assets.engagement.requests.pending import applicable
 from lake_assets.engagement.requests.record_placement import place_records
 from lake_assets_tests.engagement.oracle import request_of, truth
-from lake_assets_tests.engagement.requests.test_aliases import follow, follow_late
+from lake_assets_tests.engagement.requests.test_aliases import follow
 from lake_assets_tests.engagement.requests.test_identity import START, chain
 
 INGESTION = EMAIL_EVENT.topic("ingestion")
@@ -46,10 +46,11 @@ class Org:
         self.applied += carried
 
     def _move(self, arrived: dict[str, Row], carried: Sequence[MutationRequest]) -> None:
-        usual, late = by_id(aliases(carried)), by_id(late_aliases(self.applied, carried))
+        usual = by_id(aliases(carried))
+        late = by_id(changed_aliases(self.applied, carried, {who for who, _ in arrived.values()}))
         places = {row: (follow(usual[who], who, at), at) for row, (who, at) in self.rows.items()}
         for row, (who, at) in arrived.items():
-            places[row] = follow_late(late[who], usual[who], who, at), at
+            places[row] = follow(late[who], who, at), at
         places |= {record.engagement_id: (record.who_id, START) for record in place_records(carried)}
         self.rows = {row: (who, at) for row, (who, at) in places.items() if who is not None}
 

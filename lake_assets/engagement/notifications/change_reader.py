@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
 
 import pyarrow as pa
-from pyarrow.compute import is_in
 from pyarrow.fs import FileSystem, FileType
 from pyarrow.parquet import ParquetFile
 
@@ -225,11 +224,22 @@ def collapsed(effect: BatchEffect) -> str:
 
 
 def _count_ids(tables: LakeTables, version: int) -> int:
-    """Return the number of ids that rows had before a commit changed or deleted them."""
-    columns, seen = ["org_id", "who_id"], set[tuple[str, str]]()
-    for batch in changed_rows(tables, version - 1, version, [version], columns=[*columns, "_change_type"]):
-        before = batch.filter(is_in(batch["_change_type"], pa.array(["update_preimage", "delete"])))
-        seen.update(zip(before["org_id"].to_pylist(), before["who_id"].to_pylist(), strict=True))
+    """Return the number of ids that rows had before a commit changed or deleted them.
+
+    If the lake has several id columns, an update counts for those whose id it changed, a deletion for the first one.
+    """
+    ids = [*tables.lake.ids]
+    key = ["org_id"] if len(ids) == 1 else ["org_id", "engagement_id", "engaged_at"]
+    seen, before, after = set[tuple[str, str, str]](), set[tuple[Any, ...]](), set[tuple[Any, ...]]()
+    for batch in changed_rows(tables, version - 1, version, [version], columns=[*key, *ids, "_change_type"]):
+        rows = zip(*(batch[name].to_pylist() for name in ("_change_type", *key, *ids)), strict=True)
+        for kind, *row in rows:
+            if kind == "delete" or (len(ids) == 1 and kind == "update_preimage"):
+                seen.add((row[0], ids[0], row[len(key)]))
+            elif len(ids) > 1 and kind in ("update_preimage", "update_postimage"):
+                images = before if kind == "update_preimage" else after
+                images.update((column, *row[: len(key)], row[len(key) + n]) for n, column in enumerate(ids))
+    seen.update((org, column, identity) for column, org, *_, identity in before - after)
     return len(seen)
 
 

@@ -1,12 +1,15 @@
-"""The functions of this package applied by org on Spark's executors, which must have this package."""
+"""The functions of this package applied by org and id column on Spark's executors, which must have this package.
+
+Requests of different columns meet on rows alone, so each org and column is a task. Records have ids of all columns.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import astuple, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from lake_assets.engagement.requests.aliases import Alias, aliases, changed_aliases, late_aliases
+from lake_assets.engagement.requests.aliases import Alias, aliases, changed_aliases
 from lake_assets.engagement.requests.identity import MutationRequest, Record
 from lake_assets.engagement.requests.pending import Engaged, applicable, status_after_attempt
 from lake_assets.engagement.requests.record_placement import place_records
@@ -22,37 +25,29 @@ if TYPE_CHECKING:
     import pandas as pd
     from pyspark.sql import DataFrame
 
-ALIASES = "org_id string, old_id string, new_id string, after timestamp, until timestamp"
-PLACED_RECORDS = "org_id string, engagement_id string, request_id string, who_id string"
+_KEY = ["org_id", "column"]
+ALIASES = "org_id string, column string, old_id string, new_id string, after timestamp, until timestamp"
+PLACED_RECORDS = "org_id string, engagement_id string, request_id string, who_id string, ids map<string,string>"
 RETENTION_LIMITS = "org_id string, who_id string, person string, until timestamp"
 RECORD_IDS = ("record_engagement_id", "record_who_id")
 """Columns that describe the record of a request; null if it carries none."""
+RECORD_PLACE = (*RECORD_IDS, "record_date", "record_ids")
+"""What decides where a record ends: also its date, and a map of further id columns to its ids."""
 
 _RETENTION_REQUEST = ("request_id", "op", "ttl_days", "who_id", "requested_at")
-_REQUEST = ("request_id", "op", "old_id", "new_id", "executed_at", "partition", "offset")
+_REQUEST = ("request_id", "op", "old_id", "new_id", "executed_at", "partition", "offset", "engagement_date", "column")
 _IS_OF_BATCH = "of_batch"
 
 
 def aliases_by_org(requests: DataFrame) -> DataFrame:
-    """Return where requests lead rows: `ALIASES`. All requests of an org are processed in one task.
+    """Return where requests lead rows: `ALIASES`.
 
     Args:
         requests: org_id string, request_id string, op string, old_id string, new_id string (null for a delete),
-            executed_at timestamp, partition int, offset long.
+            executed_at timestamp, partition int, offset long, engagement_date date, column string.
     """
-    by_org = requests.select("org_id", *_REQUEST).groupBy("org_id")
+    by_org = requests.select("org_id", *_REQUEST).groupBy(*_KEY)
     return by_org.applyInPandas(_aliases_of_org, ALIASES)
-
-
-def late_aliases_by_org(applied: DataFrame, batch: DataFrame) -> DataFrame:
-    """Return where applied requests and those of a batch lead late rows, as `late_aliases` does: `ALIASES`.
-
-    Args:
-        applied: As for `aliases_by_org`.
-        batch: As for `aliases_by_org`.
-    """
-    both = _union(applied, batch.select("org_id", *_REQUEST))
-    return both.groupBy("org_id").applyInPandas(_late_aliases_of_org, ALIASES)
 
 
 def changed_aliases_by_org(applied: DataFrame, batch: DataFrame, arrived: DataFrame) -> DataFrame:
@@ -61,10 +56,10 @@ def changed_aliases_by_org(applied: DataFrame, batch: DataFrame, arrived: DataFr
     Args:
         applied: As for `aliases_by_org`.
         batch: As for `aliases_by_org`.
-        arrived: org_id string, id string: ids with new rows.
+        arrived: org_id string, column string, id string: ids with new rows.
     """
-    both = _union(applied, batch.select("org_id", *_REQUEST)).groupBy("org_id")
-    ids = arrived.select("org_id", "id").groupBy("org_id")
+    both = _union(applied, batch.select("org_id", *_REQUEST)).groupBy(*_KEY)
+    ids = arrived.select(*_KEY, "id").groupBy(*_KEY)
     return both.cogroup(ids).applyInPandas(_changed_aliases_of_org, ALIASES)
 
 
@@ -73,13 +68,13 @@ def related_by_org(applied: DataFrame, ids: DataFrame) -> DataFrame:
 
     Args:
         applied: As for `aliases_by_org`.
-        ids: org_id string, id string.
+        ids: org_id string, column string, id string.
 
     Returns:
         The columns of `applied` that `aliases_by_org` needs.
     """
     requests = applied.select("org_id", *_REQUEST)
-    both = requests.groupBy("org_id").cogroup(ids.select("org_id", "id").groupBy("org_id"))
+    both = requests.groupBy(*_KEY).cogroup(ids.select(*_KEY, "id").groupBy(*_KEY))
     return both.applyInPandas(_related_of_org, requests.schema)
 
 
@@ -87,9 +82,9 @@ def place_records_by_org(requests: DataFrame) -> DataFrame:
     """Return where the records of requests end: `PLACED_RECORDS`. who_id is null where no row is left.
 
     Args:
-        requests: As for `aliases_by_org`, and `RECORD_IDS`, strings.
+        requests: As for `aliases_by_org`, and `RECORD_PLACE`.
     """
-    by_org = requests.select("org_id", *_REQUEST, *RECORD_IDS).groupBy("org_id")
+    by_org = requests.select("org_id", *_REQUEST, *RECORD_PLACE).groupBy("org_id")
     return by_org.applyInPandas(_place_records_of_org, PLACED_RECORDS)
 
 
@@ -116,9 +111,9 @@ def attempt_by_org(requests: DataFrame, applied: DataFrame, present: DataFrame, 
     Args:
         requests: Columns as for `place_records_by_org`, attempts int, status string, and any others.
         applied: Requests of former batches, as for `aliases_by_org`.
-        present: Rows: org_id string, who_id string, engaged_at timestamp, is_as_sent boolean: whether who_id is the id
-            that the row was sent with, so that applied requests act on it, too. It must not contain orgs that have
-            neither requests nor applied ones.
+        present: Rows: org_id string, column string, id string, engaged_at timestamp, day date (null if no request of
+            the org is dated), is_as_sent boolean: whether id is the one that the row was sent with, so that applied
+            requests act on it, too. It must not contain orgs that have neither requests nor applied ones.
     """
 
     def attempt_org(frame: pd.DataFrame, ids: pd.DataFrame) -> pd.DataFrame:
@@ -140,8 +135,8 @@ def attempt_by_org(requests: DataFrame, applied: DataFrame, present: DataFrame, 
         return _frame(columns, zip(*columns.values(), strict=True))
 
     names = requests.columns
-    requests_by_org = _union(applied, requests).groupBy("org_id")
-    return requests_by_org.cogroup(present.groupBy("org_id")).applyInPandas(attempt_org, requests.schema)
+    requests_by_org = _union(applied, requests).groupBy(*_KEY)
+    return requests_by_org.cogroup(present.groupBy(*_KEY)).applyInPandas(attempt_org, requests.schema)
 
 
 def _union(applied: DataFrame, batch: DataFrame) -> DataFrame:
@@ -153,25 +148,20 @@ def _union(applied: DataFrame, batch: DataFrame) -> DataFrame:
 
 
 def _aliases_of_org(frame: pd.DataFrame) -> pd.DataFrame:
-    return _alias_frame(_org(frame), aliases(_requests(frame)))
+    return _alias_frame(frame, aliases(_requests(frame)))
 
 
 def _changed_aliases_of_org(frame: pd.DataFrame, arrived: pd.DataFrame) -> pd.DataFrame:
     if frame.empty:
-        return _alias_frame("", [])
+        return _frame(_names(ALIASES), [])
     former = _requests(frame[~frame[_IS_OF_BATCH]])
     batch = _requests(frame[frame[_IS_OF_BATCH]])
-    return _alias_frame(_org(frame), changed_aliases(former, batch, set(_values(arrived["id"]))))
+    return _alias_frame(frame, changed_aliases(former, batch, set(_values(arrived["id"]))))
 
 
-def _late_aliases_of_org(frame: pd.DataFrame) -> pd.DataFrame:
-    former = _requests(frame[~frame[_IS_OF_BATCH]])
-    batch = _requests(frame[frame[_IS_OF_BATCH]])
-    return _alias_frame(_org(frame), late_aliases(former, batch))
-
-
-def _alias_frame(org: str, found: Iterable[Alias]) -> pd.DataFrame:
-    rows = [(org, *astuple(alias)) for alias in found]
+def _alias_frame(requests: pd.DataFrame, found: Iterable[Alias]) -> pd.DataFrame:
+    key = [str(requests[name].iloc[0]) for name in _KEY]
+    rows = [(*key, alias.old_id, alias.new_id, alias.after, alias.until) for alias in found]
     return _frame(_names(ALIASES), rows)
 
 
@@ -187,7 +177,7 @@ def _related_of_org(frame: pd.DataFrame, ids: pd.DataFrame) -> pd.DataFrame:
 def _place_records_of_org(frame: pd.DataFrame) -> pd.DataFrame:
     org = _org(frame)
     found = place_records(_requests_with_records(frame))
-    rows = [(org, *astuple(record)) for record in found]
+    rows = [(org, each.engagement_id, each.request_id, each.who_id, dict(each.ids)) for each in found]
     return _frame(_names(PLACED_RECORDS), rows)
 
 
@@ -214,21 +204,20 @@ def _retention_requests(frame: pd.DataFrame) -> list[RetentionRequest]:
 
 def _requests(frame: pd.DataFrame) -> Iterator[MutationRequest]:
     columns = [_values(frame[name]) for name in _REQUEST]
-    for values in zip(*columns, strict=True):
+    without_record = [None] * len(frame)
+    for values in zip(*columns[:-2], without_record, *columns[-2:], strict=True):
         yield MutationRequest(*values)
 
 
 def _requests_with_records(frame: pd.DataFrame) -> Iterator[MutationRequest]:
-    columns = [_values(frame[name]) for name in RECORD_IDS]
-    for request, engagement_id, who_id in zip(_requests(frame), *columns, strict=True):
-        if engagement_id is None:
-            yield request
-        else:
-            yield replace(request, record=Record(engagement_id, who_id))
+    columns = [_values(frame[name]) for name in RECORD_PLACE]
+    for request, engagement_id, who_id, day, ids in zip(_requests(frame), *columns, strict=True):
+        record = None if engagement_id is None else Record(engagement_id, who_id, day, dict(ids or {}))
+        yield replace(request, record=record)
 
 
 def _engaged(frame: pd.DataFrame) -> Iterator[Engaged]:
-    yield from zip(_values(frame["who_id"]), _values(frame["engaged_at"]), strict=True)
+    yield from zip(*[_values(frame[name]) for name in ("id", "engaged_at", "day")], strict=True)
 
 
 def _org(frame: pd.DataFrame) -> str:

@@ -23,11 +23,10 @@ from lake_assets.engagement.model.offsets import OffsetRange
 from lake_assets.engagement.model.table_schemas import MUTATION_REQUEST_COLUMNS
 from lake_assets.engagement.model.tables import open_tables
 from lake_assets.engagement.requests.grouped import (
-    RECORD_IDS,
+    RECORD_PLACE,
     aliases_by_org,
     attempt_by_org,
     changed_aliases_by_org,
-    late_aliases_by_org,
     limits_by_org,
     place_records_by_org,
     related_by_org,
@@ -49,7 +48,7 @@ REQUEST = {
     "op": "if(id % 3 = 0, 'delete', 'convert')",
     "old_id": "concat('old ', id)",
     "new_id": "if(id % 3 = 0, null, concat('new ', id))",
-    "engagement_date": "if(id % 2 = 0, date'2026-01-01', null)",
+    "engagement_date": "null",
     "insert_record": "cast(null as string)",
     "executed_at": "timestamp'2026-01-01' + make_dt_interval(0, 0, id)",
     "partition": "0",
@@ -61,8 +60,21 @@ REQUEST = {
     "batch_id": "7",
     "record_engagement_id": "if(id % 2 = 0, concat('e', id), null)",
     "record_who_id": "if(id % 2 = 0, concat('who ', id), null)",
+    "record_date": "if(id % 2 = 0, date'2026-01-01', null)",
+    "record_ids": "if(id % 2 = 0, map('deal_id', if(id % 4 = 0, concat('deal ', id), null)), null)",
+    "column": "'who_id'",
 }
-KINDS = {**MUTATION_REQUEST_COLUMNS, **dict.fromkeys(RECORD_IDS, "string")}
+KINDS = {
+    **MUTATION_REQUEST_COLUMNS,
+    **dict(zip(RECORD_PLACE, ("string", "string", "date", "map<string, string>"), strict=True)),
+}
+
+PRESENT = {
+    "column": "'who_id'",
+    "id": REQUEST["old_id"],
+    "engaged_at": REQUEST["executed_at"],
+    "day": "cast(null as date)",
+}
 
 
 def of_orgs(spark: SparkSession, **columns: str) -> DataFrame:
@@ -103,17 +115,13 @@ def spark(spark: SparkSession) -> SparkSession:
 
 
 def test_y1_requests_lead_rows(spark: SparkSession) -> None:
-    found = rows(aliases_by_org(requests(spark)))
-    assert found == expected(*((f"old {n}", new(n), None, at(n)) for n in range(COUNT)))
-
-
-def test_y1_requests_leave_aliases(spark: SparkSession) -> None:
-    later = f"{REQUEST['executed_at']} + interval 1 year"
-    ids = {"old_id": "concat('new ', id)", "new_id": "concat('last ', id)"}
-    batch = requests(spark, request_id="concat('b', id)", op="'convert'", executed_at=later, **ids)
-    final = {n: f"last {n}" if n % 3 else None for n in range(COUNT)}
-    found = rows(late_aliases_by_org(requests(spark), batch))
-    assert found == expected(*((f"old {n}", final[n], None, at(n)) for n in range(COUNT)))
+    """Each third names the day of its rows, which begins before START."""
+    asked = requests(spark, engagement_date="if(id % 3 = 1, date'2026-01-01', null)")
+    before = {n: START - timedelta(microseconds=1) if n % 3 == 1 else None for n in range(COUNT)}
+    last = START + timedelta(days=1, microseconds=-1)
+    until = {n: min(at(n), last) if n % 3 == 1 else at(n) for n in range(COUNT)}
+    found = rows(aliases_by_org(asked))
+    assert found == expected(*(("who_id", f"old {n}", new(n), before[n], until[n]) for n in range(COUNT)))
 
 
 def test_y1_requests_change_aliases(spark: SparkSession) -> None:
@@ -121,22 +129,23 @@ def test_y1_requests_change_aliases(spark: SparkSession) -> None:
     earlier = f"{REQUEST['executed_at']} - interval 1 year"
     batch = requests(spark, request_id="concat('b', id)", op="'convert'", executed_at=earlier, new_id="'other'")
     before = START.replace(year=START.year - 1)
-    ids = of_orgs(spark, id="concat('old ', id)").where("substring(id, 5) % 2 = 0")
+    ids = of_orgs(spark, id="concat('old ', id)", column="'who_id'").where("substring(id, 5) % 2 = 0")
     found = rows(changed_aliases_by_org(requests(spark), batch, ids))
-    moved = [(f"old {n}", "other", None, before + timedelta(minutes=n)) for n in range(COUNT)]
-    late = [(f"old {n}", new(n), before + timedelta(minutes=n), at(n)) for n in range(0, COUNT, 2)]
+    moved = [("who_id", f"old {n}", "other", None, before + timedelta(minutes=n)) for n in range(COUNT)]
+    late = [("who_id", f"old {n}", new(n), before + timedelta(minutes=n), at(n)) for n in range(0, COUNT, 2)]
     assert found == sorted([*expected(*moved), *expected(*late)], key=repr)
 
 
 def test_y1_requests_are_connected_with_ids(spark: SparkSession) -> None:
-    ids = of_orgs(spark, id="concat('new ', id)").where("id <> 'new 1'")
+    ids = of_orgs(spark, id="concat('new ', id)", column="'who_id'").where("id <> 'new 1'")
     connected = (n for n in range(COUNT) if n % 3 and n != 1)
     whose = [(row["org_id"], row["old_id"]) for row in related_by_org(requests(spark), ids).collect()]
     assert sorted(whose) == [(MANY, old) for old in sorted(f"old {n}" for n in connected)]
 
 
 def test_y1_records_have_places(spark: SparkSession) -> None:
-    placed = expected(*((f"e{n}", f"r{n}", f"who {n}") for n in range(0, COUNT, 2)))
+    deals = {n: {"deal_id": None if n % 4 else f"deal {n}"} for n in range(COUNT)}
+    placed = expected(*((f"e{n}", f"r{n}", f"who {n}", deals[n]) for n in range(0, COUNT, 2)))
     assert rows(place_records_by_org(requests(spark))) == placed
 
 
@@ -159,8 +168,7 @@ def test_y1_requests_are_tried_and_keep_their_columns(spark: SparkSession, appli
     """Even requests carry a record. Of the odd ones, every second names an id whose rows have just come."""
     asked = requests(spark)
     former = requests(spark, request_id="concat('f', id)", old_id="concat('gone ', id)").limit(applied_before)
-    present = of_orgs(spark, who_id=REQUEST["old_id"], engaged_at=REQUEST["executed_at"], is_as_sent="id % 2 = 1")
-    present = present.where("substring(who_id, 5) % 4 < 2")
+    present = of_orgs(spark, **PRESENT, is_as_sent="id % 2 = 1").where("substring(id, 5) % 4 < 2")
     outcome = F.when(F.col("offset") % 4 < 3, "applied").otherwise("parked")
     after = asked.withColumn("attempts", F.lit(1)).withColumn("status", outcome)
     found = attempt_by_org(asked, former, present, max_attempts=2)
@@ -172,7 +180,7 @@ def test_an_org_of_which_all_requests_are_known_has_rows_and_applied_requests_an
     spark: SparkSession,
 ) -> None:
     is_known = F.col("org_id") == ONE
-    present = of_orgs(spark, who_id=REQUEST["old_id"], engaged_at=REQUEST["executed_at"], is_as_sent="true")
+    present = of_orgs(spark, **PRESENT, is_as_sent="true")
     asked = requests(spark).where(~is_known).limit(1)
     found = attempt_by_org(asked, requests(spark).where(is_known), present.where(is_known), max_attempts=2)
     assert [row["org_id"] for row in found.collect()] == [MANY]
