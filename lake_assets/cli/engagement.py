@@ -279,7 +279,11 @@ def graph(
     if column is not None and column not in tables.lake.ids:
         raise UsageError(f"{lake} has no id column {column!r}.", remedy=f"Name one of: {', '.join(tables.lake.ids)}.")
     if identity is None:
-        render(id_graph.components(tables, org, column), views.components, as_json=as_json)
+        found = id_graph.components(tables, org, column)
+        document = [asdict(size) for size in found]
+        if len(tables.lake.ids) == 1:
+            document = [{key: value for key, value in size.items() if key != "column"} for size in document]
+        render(found, views.components, as_json=as_json, document=document)
     else:
         render(id_graph.component(tables, org, identity, column), views.component, as_json=as_json)
 
