@@ -20,7 +20,6 @@ from lake_assets.engagement.model.table_schemas import MUTATION_REQUEST, SETTLED
 from lake_assets.engagement.model.tables import LakeTables
 from lake_assets.engagement.requests.aliases import Alias, aliases
 from lake_assets.engagement.requests.identity import PERSON, MutationRequest, Op, in_order
-from lake_assets.engagement.requests.related import connected_ids
 from lake_assets.errors import UsageError
 
 _COLUMNS = (
@@ -99,11 +98,11 @@ def component(tables: LakeTables, org: str, identity: str, column: str | None = 
     found = {}
     for name in [column] if column else dict.fromkeys(requests["column"].to_pylist()):
         of_column = requests.filter(pc.equal(requests["column"], name))
-        links = [*zip(of_column["old_id"].to_pylist(), _targets(of_column), strict=True)]
-        connected = connected_ids(links, [identity])
-        chosen = [place for place, (old_id, _) in enumerate(links) if old_id in connected]
-        if chosen:
-            found[name] = of_column.take(chosen)
+        old_ids = of_column["old_id"].to_pylist()
+        graph = digraph(zip(old_ids, _targets(of_column), strict=True)).to_undirected()
+        if identity in graph:
+            connected = nx.node_connected_component(graph, identity)
+            found[name] = of_column.take([place for place, old_id in enumerate(old_ids) if old_id in connected])
     if not found:
         raise UsageError(
             f"No request of {org} names the id {identity!r}.",

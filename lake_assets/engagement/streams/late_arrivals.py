@@ -13,9 +13,14 @@ from typing import TYPE_CHECKING
 from lake_assets.engagement.model.checkpoint import Batch
 from lake_assets.engagement.model.lake import EngagementLake
 from lake_assets.engagement.model.table_schemas import ENGAGEMENT, sent
-from lake_assets.engagement.model.tables import LakeTables
+from lake_assets.engagement.model.tables import LakeTables, applied_requests
 from lake_assets.engagement.notifications.notify import DATA_COMMIT
-from lake_assets.engagement.streams.settled.settled_requests import applied_before, orgs_of, was_applied_before
+from lake_assets.engagement.requests.grouped import parts_by_org, with_part
+from lake_assets.engagement.streams.settled.settled_requests import (
+    orgs_of,
+    settled_requests,
+    was_applied_before,
+)
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
@@ -24,6 +29,7 @@ ROW_ID = ["org_id", "column", "id", "engagement_id", "engaged_at"]
 """id: The id by which requests of a column act on a row: the one that it was sent with; its present one if `IS_AS_SENT`
 is false."""
 IS_AS_SENT = "is_as_sent"
+_LINK = ["org_id", "column", "old_id", "new_id"]
 
 
 @dataclass(frozen=True)
@@ -32,12 +38,15 @@ class Former:
 
     Attributes:
         arrivals: As `new_rows` returns them.
-        applied: As `applied_before` returns them.
+        applied: The requests applied by former batches that are connected with its requests or with new rows, each
+            with its part.
+        parts: As `parts_by_org` returns them, of the ids of its requests and of new rows.
         may_be_late: Whether arrivals may have a row without a sent id. Only an earlier version wrote such rows.
     """
 
     arrivals: DataFrame | None
     applied: DataFrame
+    parts: DataFrame
     may_be_late: bool
 
 
@@ -47,8 +56,8 @@ def former(
     """Return what a batch found. It follows from the intent, like all that the batch writes.
 
     Args:
-        requests: As for `applied_before`.
-        orgs: As for `applied_before`; None to find them in the requests.
+        requests: org_id string, column string, old_id string, new_id string.
+        orgs: Orgs of the requests; it may contain others. None to find them in the requests.
     """
     from pyspark.sql import functions as F
 
@@ -60,9 +69,16 @@ def former(
         not_as_sent = F.count(F.when(~F.col(IS_AS_SENT), True)).alias("not_as_sent")
         arrivals, counted = checkpoint_and_aggregate(arrivals, [not_as_sent])
         may_be_late = counted["not_as_sent"] > 0
-    of_orgs = orgs_of(requests) if orgs is None else orgs
-    applied = checkpoint_rows(applied_before(tables, spark, batch, requests, arrivals, of_orgs))
-    return Former(arrivals, applied, may_be_late)
+    of_orgs = set(orgs_of(requests) if orgs is None else orgs)
+    if arrivals is not None:
+        of_orgs.update(orgs_of(arrivals))
+    applied = applied_requests(settled_requests(tables, spark, batch, of_orgs))
+    links = applied.select(*_LINK, F.lit(False).alias("is_wanted"))
+    links = links.union(requests.select(*_LINK, F.lit(True)))
+    if arrivals is not None:
+        links = links.union(arrivals.select("org_id", "column", "id", F.lit(None), F.lit(True)).distinct())
+    parts = checkpoint_rows(parts_by_org(links))
+    return Former(arrivals, checkpoint_rows(with_part(applied, parts, "old_id")), parts, may_be_late)
 
 
 def with_ids(rows: DataFrame, lake: EngagementLake) -> DataFrame:

@@ -31,7 +31,7 @@ from lake_assets.engagement.model.table_schemas import (
 )
 from lake_assets.engagement.model.tables import LakeTables, applied_requests
 from lake_assets.engagement.notifications.notify import DATA_COMMIT, NotificationCommit
-from lake_assets.engagement.requests.grouped import aliases_by_org, attempt_by_org, changed_aliases_by_org
+from lake_assets.engagement.requests.grouped import aliases_by_org, attempt_by_org, changed_aliases_by_org, with_part
 from lake_assets.engagement.requests.identity import PERSON
 from lake_assets.engagement.streams.batch import Stream
 from lake_assets.engagement.streams.batch_messages import BatchMessages, DeadLetterCommit, batch_id_column
@@ -63,7 +63,7 @@ if TYPE_CHECKING:
     from lake_assets.engagement.model.lake import EngagementLake
 
 _REQUEST_KEY = ["org_id", "request_id"]
-_NAMED = ["org_id", "column", "old_id", "executed_at", "engagement_date"]
+_NAMED = ["org_id", "column", "part", "old_id", "executed_at", "engagement_date"]
 _DATE_RANGE = ("first_date", "last_date")
 
 
@@ -108,11 +108,12 @@ class RequestCommit:
         requests = checkpoint_rows(to_try.withColumn("batch_id", batch_id_column(batch)))
         found = former(tables, spark, batch, requests, orgs)
         applied = found.applied.where(F.col("org_id").isin(orgs))
-        named = requests.select(_NAMED).unionByName(applied.select(_NAMED))
+        asked = with_part(requests, found.parts, "old_id")
+        named = asked.select(_NAMED).unionByName(applied.select(_NAMED))
         scope = merge_scope([*_spans_of(requests), *_days_of(found.arrivals, orgs)])
         present = checkpoint_rows(self._present(batch, named, scope, found.arrivals))
         outcomes = attempt_by_org(
-            with_record_ids(requests, tables.lake),
+            with_record_ids(asked, tables.lake),
             applied,
             present,
             max_attempts=tables.lake.max_attempts,
@@ -135,28 +136,28 @@ class RequestCommit:
             arrivals: As `new_rows` returns them.
 
         Returns:
-            org_id string, column string, id string, engaged_at timestamp, day date, is_as_sent boolean, first_date
-            date, last_date date. engaged_at is when that request was executed, which for all requests is as good as the
-            row's own time; day is null unless one of them names a day. is_as_sent is also true for new rows without a
-            sent id.
+            org_id string, column string, part int, id string, engaged_at timestamp, day date, is_as_sent boolean,
+            first_date date, last_date date. engaged_at is when that request was executed, which for all requests is as
+            good as the row's own time; day is null unless one of them names a day. is_as_sent is also true for new rows
+            without a sent id.
         """
         from pyspark.sql import functions as F
 
         ids = ["org_id", "column", "id"]
         dated = ~names.where("engagement_date is not null").isEmpty()
-        named = names.groupBy("org_id", "column", F.col("old_id").alias("id")).agg(
+        named = names.groupBy("org_id", "column", "part", F.col("old_id").alias("id")).agg(
             F.sort_array(F.collect_set("executed_at")).alias("executed")
         )
         rows_before = self.messages.tables.read_for(self.messages.spark, batch, ENGAGEMENT)
         engagements = by_id(rows_before.where(scope.condition), self.messages.tables.lake)
         since = F.filter("executed", lambda executed: executed >= F.col("engaged_at"))
         rows = engagements.join(named, ids).withColumn("found_at", F.get(since, F.lit(0)))
-        rows = rows.where("found_at is not null").select(*ROW_ID, IS_AS_SENT, "engagement_date", "found_at")
+        rows = rows.where("found_at is not null").select(*ROW_ID, "part", IS_AS_SENT, "engagement_date", "found_at")
         if arrivals is not None:
             new = arrivals.select(*ROW_ID, F.lit(True).alias("is_new"))
             rows = rows.join(new, ROW_ID, "left").withColumn(IS_AS_SENT, F.col(IS_AS_SENT) | F.expr("is_new is true"))
         day = F.col("engagement_date") if dated else F.lit(None).cast("date")
-        return rows.groupBy(*ids, F.col("found_at").alias("engaged_at"), day.alias("day"), IS_AS_SENT).agg(
+        return rows.groupBy(*ids, "part", F.col("found_at").alias("engaged_at"), day.alias("day"), IS_AS_SENT).agg(
             F.min("engagement_date").alias("first_date"),
             F.max("engagement_date").alias("last_date"),
         )
@@ -214,11 +215,11 @@ class MutationCommit:
         requests = applied_requests(outcome.tried)
         found = outcome.found or former(self.tables, self.spark, batch, requests)
         records = final_records(requests, lake)
-        spans = checkpoint_rows(
-            changed_aliases_by_org(found.applied, requests, _arrived_ids(self.spark, found.arrivals))
-        )
+        arrived = with_part(_arrived_ids(self.spark, found.arrivals), found.parts, "id")
+        asked = with_part(requests, found.parts, "old_id")
+        spans = checkpoint_rows(changed_aliases_by_org(found.applied, asked, arrived))
         rows = self._rows(batch, outcome, spans, found)
-        changes = _changes(rows, spans, aliases_by_org(requests), lake)
+        changes = _changes(rows, spans, aliases_by_org(asked), lake)
         if records is not None:
             replaced = self._replaced(batch, records)
             changes = changes.join(replaced, ["org_id", "engagement_id"], "left_anti")

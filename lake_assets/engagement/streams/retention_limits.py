@@ -15,6 +15,7 @@ from lake_assets.engagement.model.delta_log import open_table
 from lake_assets.engagement.model.table_schemas import ENGAGEMENT, ERASURE, MUTATION_REQUEST
 from lake_assets.engagement.model.tables import linking_requests
 from lake_assets.engagement.requests.grouped import limits_by_org
+from lake_assets.engagement.requests.identity import PERSON
 from lake_assets.engagement.streams.batch_messages import BatchMessages
 from lake_assets.engagement.streams.settled.settled_requests import orgs_of, scoped, settled_requests
 
@@ -137,4 +138,5 @@ def _merge_request(org: str, old_id: str, new_id: str) -> dict[str, str]:
         "op": "merge",
         "old_id": old_id,
         "new_id": new_id,
+        "column": PERSON,
     }

@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING
 from lake_assets.engagement.model.checkpoint import Batch
 from lake_assets.engagement.model.delta_log import is_table
 from lake_assets.engagement.model.table_schemas import MUTATION_REQUEST, SETTLED_REQUEST
-from lake_assets.engagement.model.tables import IS_APPLIED, LakeTables, applied_requests
-from lake_assets.engagement.requests.grouped import related_by_org
+from lake_assets.engagement.model.tables import IS_APPLIED, LakeTables
 from lake_assets.engagement.requests.identity import PERSON
 
 if TYPE_CHECKING:
@@ -108,39 +107,3 @@ def orgs_of(rows: DataFrame) -> list[str]:
     """Return the orgs of some rows, sorted."""
     found = rows.select("org_id").distinct().orderBy("org_id").collect()
     return [row["org_id"] for row in found]
-
-
-def applied_before(
-    tables: LakeTables,
-    spark: SparkSession,
-    batch: Batch,
-    requests: DataFrame,
-    arrivals: DataFrame | None,
-    orgs: Iterable[str],
-) -> DataFrame:
-    """Return the requests applied by former batches that are connected with some requests or new rows.
-
-    Args:
-        requests: org_id string, column string, old_id string, new_id string.
-        orgs: Orgs of the requests; it may contain others.
-        arrivals: org_id string, column string, id string of new rows; None if there are none.
-
-    Returns:
-        org_id string, and the columns of a request.
-    """
-    ids = _named_ids(requests)
-    read = set(orgs)
-    if arrivals is not None:
-        ids = ids.union(arrivals.select(ids.columns))
-        read.update(orgs_of(arrivals))
-    applied = applied_requests(settled_requests(tables, spark, batch, read))
-    known = ids.distinct().join(_named_ids(applied).distinct(), ids.columns, "left_semi")
-    return related_by_org(applied, known)
-
-
-def _named_ids(requests: DataFrame) -> DataFrame:
-    """Return the ids that requests name: org_id string, column string, id string."""
-    from pyspark.sql import functions as F
-
-    ids = F.explode(F.array_compact(F.array("old_id", "new_id")))
-    return requests.select("org_id", "column", ids.alias("id"))
