@@ -420,7 +420,7 @@ def _run_once(lake: str, names: list[StreamName], *, as_json: bool) -> None:
 
 
 def _take_turn(lake: str, name: StreamName, *, as_json: bool) -> None:
-    from lake_assets.engagement.streams.turn import coordinator, open_stream, take_turn, with_effect
+    from lake_assets.engagement.streams.turn import coordinator, open_stream, take_turn
 
     seconds = settings().turn_seconds
     tables = _open_tables(lake)
@@ -428,8 +428,7 @@ def _take_turn(lake: str, name: StreamName, *, as_json: bool) -> None:
     servers = kafka_servers()
     with _spark_and_zookeeper() as (spark, zk):
         stream = open_stream(name, tables, spark, servers)
-        taken = take_turn(stream, coordinator(stream, zk, spark, timeout=seconds), max_wait=seconds)
-        report = with_effect(stream, taken)
+        report = take_turn(stream, coordinator(stream, zk, spark, timeout=seconds), max_wait=seconds)
     render(report, lambda turn: [views.turn(stream.app_name, turn)], as_json=as_json)
 
 

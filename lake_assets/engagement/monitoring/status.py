@@ -18,6 +18,7 @@ from lake_assets.engagement.model.lakes import configured_lakes
 from lake_assets.engagement.model.offsets import Offsets, TopicState, problem_of
 from lake_assets.engagement.model.table_schemas import (
     DEAD_LETTER,
+    ENGAGEMENT,
     MUTATION_REQUEST,
     NO_MISTAKES,
     REPEATED,
@@ -184,7 +185,10 @@ def lake_status(tables: LakeTables, servers: str) -> list[StreamStatus]:
         last = tables.checkpoints.read(status.app_name)
         effect = None
         if last is not None and last.finished:
-            effect = batch_effect(tables, name, last.batch, last.done.get(DATA_COMMIT))
+            version = last.done.get(DATA_COMMIT)
+            commits = [] if version is None else tables.history(ENGAGEMENT, since=version - 1)
+            commit = next((each for each in commits if each.version == version), None)
+            effect = batch_effect(tables, name, last.batch, commit)
         repeated_now = count_of[tables.lake.topic(name)]
         found.append(replace(status, repeated=repeated_now, effect=effect, paused_since=since))
     return found

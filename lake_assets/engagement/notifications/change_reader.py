@@ -23,7 +23,7 @@ from pyarrow.parquet import ParquetFile
 
 from lake_assets.engagement.model import idempotent
 from lake_assets.engagement.model.checkpoint import Batch
-from lake_assets.engagement.model.delta_log import MILLISECONDS, open_table, read_rows
+from lake_assets.engagement.model.delta_log import MILLISECONDS, Commit, open_table, read_rows
 from lake_assets.engagement.model.lake import STREAMS, StreamName
 from lake_assets.engagement.model.lakes import lake_named
 from lake_assets.engagement.model.table_schemas import ENGAGEMENT, MUTATION_REQUEST, NO_MISTAKES, NOTIFICATION
@@ -195,16 +195,14 @@ class BatchEffect:
     ids_moved: int = 0
 
 
-def batch_effect(tables: LakeTables, name: StreamName, batch: Batch, version: int | None) -> BatchEffect:
+def batch_effect(tables: LakeTables, name: StreamName, batch: Batch, commit: Commit | None) -> BatchEffect:
     """Return what a finished batch has done, as far as the tables still tell.
 
     Args:
-        version: That of the engagement table which its data commit made; None if it made none.
+        commit: Its data commit; None if it made none, or if the log does not have it any more.
     """
     letters = tables.dead_letters(batch)
     dead = sum(count for reason, count in letters.items() if reason not in NO_MISTAKES)
-    commits = [] if version is None else tables.history(ENGAGEMENT, since=version - 1)
-    commit = next((each for each in commits if each.version == version), None)
     counts = {} if commit is None else asdict(total_counts(commit))
     if name != "mutation":
         return BatchEffect(**counts, dead_letters=dead)
