@@ -6,7 +6,7 @@ import json
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime, timedelta
+from datetime import UTC, date, datetime, timedelta
 
 import pytest
 
@@ -39,7 +39,7 @@ class Org:
         set_aside = {request.record.engagement_id for request in self.applied if request.record}
         arrived = {row: found for row, found in arrived.items() if row not in set_aside}
         tried = [*self.parked, *requests]
-        found = applicable(tried, self.rows.values(), applied=self.applied, as_sent=arrived.values())
+        found = applicable(tried, dated(self.rows), applied=self.applied, as_sent=dated(arrived))
         self.parked = [request for request in tried if request.request_id not in found]
         carried = [request for request in tried if request.request_id in found]
         self._move(arrived, carried)
@@ -51,8 +51,15 @@ class Org:
         places = {row: (follow(usual[who], who, at), at) for row, (who, at) in self.rows.items()}
         for row, (who, at) in arrived.items():
             places[row] = follow(late[who], who, at), at
-        places |= {record.engagement_id: (record.who_id, START) for record in place_records(carried)}
+        days = {request.request_id: request.record.day or START for request in carried if request.record}
+        for record in place_records(carried):
+            day = days[record.request_id]
+            places[record.engagement_id] = record.who_id, datetime(day.year, day.month, day.day, tzinfo=UTC)
         self.rows = {row: (who, at) for row, (who, at) in places.items() if who is not None}
+
+
+def dated(rows: dict[str, Row]) -> list[tuple[str, datetime, date]]:
+    return [(who, at, at.date()) for who, at in rows.values()]
 
 
 def by_id(found: Iterable[Alias]) -> defaultdict[str, list[Alias]]:

@@ -13,13 +13,10 @@ from datetime import date
 from typing import TYPE_CHECKING
 
 from lake_assets.base.columns import any_of
-from lake_assets.engagement.deduplication.days import day_ranges
+from lake_assets.engagement.deduplication.days import MAX_RANGES, day_ranges, few_ranges
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
-
-MAX_SPANS = 16
-"""Maximum number of spans in a scope. Each is a condition that Spark evaluates for every row."""
 
 
 @dataclass(frozen=True)
@@ -70,35 +67,19 @@ class MergeScope:
 
 
 def merge_scope(spans: Iterable[DateSpan]) -> MergeScope:
-    """Return the scope of some spans. Spans of equal dates are joined; of more than `MAX_SPANS`, all orgs have those
+    """Return the scope of some spans. Spans of equal dates are joined; of more than `MAX_RANGES`, all orgs have those
     dates that one of them has, in as many ranges. Pure.
     """
     orgs_by_dates: defaultdict[tuple[date | None, date | None], set[str]] = defaultdict(set)
     for span in spans:
         orgs_by_dates[span.first, span.last].update(span.orgs)
-    if len(orgs_by_dates) > MAX_SPANS:
+    if len(orgs_by_dates) > MAX_RANGES:
         every = set().union(*orgs_by_dates.values())
-        orgs_by_dates = defaultdict(set, dict.fromkeys(_joined(orgs_by_dates), every))
+        covered = few_ranges((first or date.min, last or date.max) for first, last in orgs_by_dates)
+        bounds = [(None if first == date.min else first, None if last == date.max else last) for first, last in covered]
+        orgs_by_dates = defaultdict(set, dict.fromkeys(bounds, every))
     joined = [DateSpan(tuple(sorted(orgs)), first, last) for (first, last), orgs in orgs_by_dates.items()]
     return MergeScope(tuple(sorted(joined, key=lambda span: (span.orgs, span.first or date.min))))
-
-
-def _joined(ranges: Iterable[tuple[date | None, date | None]]) -> list[tuple[date | None, date | None]]:
-    """Return at most `MAX_SPANS` ranges that cover some, with the widest gaps that are between them."""
-    ordered = sorted((first or date.min, last or date.max) for first, last in ranges)
-    gaps: list[tuple[int, date, date]] = []
-    end = ordered[0][1]
-    for first, last in ordered:
-        if (first - end).days > 1:
-            gaps.append(((first - end).days, end, first))
-        end = max(end, last)
-    widest = sorted(sorted(gaps, reverse=True)[: MAX_SPANS - 1], key=lambda gap: gap[1])
-    firsts = [ordered[0][0], *(first for _, _, first in widest)]
-    lasts = [*(last for _, last, _ in widest), end]
-    return [
-        (None if first == date.min else first, None if last == date.max else last)
-        for first, last in zip(firsts, lasts, strict=True)
-    ]
 
 
 def spans_of_days(rows: DataFrame) -> list[DateSpan]:

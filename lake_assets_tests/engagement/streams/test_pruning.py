@@ -10,11 +10,11 @@ import pyarrow as pa
 from hypothesis import given
 from hypothesis import strategies as st
 
+from lake_assets.engagement.deduplication.days import MAX_RANGES
 from lake_assets.engagement.model.delta_log import open_table
 from lake_assets.engagement.model.table_schemas import ENGAGEMENT
 from lake_assets.engagement.model.tables import LakeTables
 from lake_assets.engagement.streams.pruning import (
-    MAX_SPANS,
     DateSpan,
     MergeScope,
     merge_scope,
@@ -48,20 +48,20 @@ def test_each_org_has_its_own_dates(dates: dict[str, tuple[date | None, date | N
 
 
 def test_of_many_dates_it_is_those_between_the_first_and_the_last() -> None:
-    days = [NEW_YEAR + timedelta(days=number) for number in range(MAX_SPANS + 1)]
+    days = [NEW_YEAR + timedelta(days=number) for number in range(MAX_RANGES + 1)]
     orgs = tuple(sorted(f"org{number}" for number in range(len(days))))
     found = merge_scope(DateSpan((f"org{number}",), day, day) for number, day in enumerate(days))
     assert found == MergeScope((DateSpan(orgs, days[0], days[-1]),))
 
 
-@given(st.lists(st.dates(NEW_YEAR, date(2026, 12, 31)), min_size=MAX_SPANS + 1, max_size=60, unique=True))
+@given(st.lists(st.dates(NEW_YEAR, date(2026, 12, 31)), min_size=MAX_RANGES + 1, max_size=60, unique=True))
 def test_many_dates_leave_out_the_widest_gaps_between_them(days: list[date]) -> None:
     found = merge_scope(DateSpan((f"org{number % 3}",), day, day) for number, day in enumerate(days))
     ordered = sorted(days)
     gaps = sorted((after - before).days - 1 for before, after in pairwise(ordered))
     covered = sum((span.last - span.first).days + 1 for span in found.spans if span.first and span.last)
     assert all(covers(found, org, day) for org in ("org0", "org1", "org2") for day in days)
-    assert covered == (ordered[-1] - ordered[0]).days + 1 - sum(gaps[-(MAX_SPANS - 1) :])
+    assert covered == (ordered[-1] - ordered[0]).days + 1 - sum(gaps[-(MAX_RANGES - 1) :])
 
 
 def test_files_of_other_orgs_and_of_other_dates_are_not_read(home: Settings, spark: SparkSession) -> None:
