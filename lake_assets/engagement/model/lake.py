@@ -113,6 +113,7 @@ class EngagementLake:
                 )
 
     def _check_ids(self) -> None:
+        object.__setattr__(self, "ids", tuple(self.ids))
         if PERSON not in self.ids:
             raise ConfigurationError(
                 f"ids of {self.name} are {self.ids!r}, without {PERSON}.",
