@@ -110,8 +110,10 @@ class RequestCommit:
         applied = found.applied.where(F.col("org_id").isin(orgs))
         asked = with_part(requests, found.parts, "old_id")
         named = asked.select(_NAMED).unionByName(applied.select(_NAMED))
-        scope = merge_scope([*_spans_of(requests), *_days_of(found.arrivals, orgs)])
-        present = checkpoint_rows(self._present(batch, named, scope, found.arrivals))
+        asked_for, names_days = _spans_of(requests)
+        scope = merge_scope([*asked_for, *(span for span in found.arrived if span.orgs[0] in orgs)])
+        dated = names_days or found.names_days
+        present = checkpoint_rows(self._present(batch, named, scope, found.arrivals, dated=dated))
         outcomes = attempt_by_org(
             with_record_ids(asked, tables.lake),
             applied,
@@ -127,13 +129,16 @@ class RequestCommit:
         tables.append(MUTATION_REQUEST, tried, app_id=app_id, batch_id=batch.batch_id)
         self.outcomes.keep(batch, Outcome(tried, found, scope))
 
-    def _present(self, batch: Batch, names: DataFrame, scope: MergeScope, arrivals: DataFrame | None) -> DataFrame:
+    def _present(
+        self, batch: Batch, names: DataFrame, scope: MergeScope, arrivals: DataFrame | None, *, dated: bool
+    ) -> DataFrame:
         """Return the rows that a request may find, grouped by the first one that names their id since they engaged.
 
         Args:
             names: `_NAMED` of the requests to try, and of applied ones that concern the same rows.
             scope: Orgs and dates of these rows.
             arrivals: As `new_rows` returns them.
+            dated: Whether one of the requests names a day.
 
         Returns:
             org_id string, column string, part int, id string, engaged_at timestamp, day date, is_as_sent boolean,
@@ -144,7 +149,6 @@ class RequestCommit:
         from pyspark.sql import functions as F
 
         ids = ["org_id", "column", "id"]
-        dated = ~names.where("engagement_date is not null").isEmpty()
         named = names.groupBy("org_id", "column", "part", F.col("old_id").alias("id")).agg(
             F.sort_array(F.collect_set("executed_at")).alias("executed")
         )
@@ -241,12 +245,8 @@ class MutationCommit:
         """
         from pyspark.sql import functions as F
 
-        scope = outcome.scope
-        if scope is None:
-            asked = applied_requests(outcome.tried)
-            scope = merge_scope([*spans_of_dates(asked), *_days_of(found.arrivals)])
-        else:
-            scope = merge_scope([*scope.spans, *_days_of(found.arrivals)])
+        spans_before = outcome.scope.spans if outcome.scope else spans_of_dates(applied_requests(outcome.tried))
+        scope = merge_scope([*spans_before, *found.arrived])
         rows = self.tables.read_for(self.spark, batch, ENGAGEMENT).where(scope.condition)
         rows = with_ids(rows, self.tables.lake).withColumn(_IS_NEW, F.lit(False))
         if found.arrivals is None or not found.may_be_late:
@@ -337,8 +337,12 @@ def _merge(changes: DataFrame, table: str, scope: MergeScope, lake: EngagementLa
     return merge
 
 
-def _spans_of(requests: DataFrame) -> list[DateSpan]:
-    """Return the spans of rows on which requests may act: until they were executed, or on the days that they name."""
+def _spans_of(requests: DataFrame) -> tuple[list[DateSpan], bool]:
+    """Return the spans of rows on which requests may act: until they were executed, or on the days that they name.
+
+    Returns:
+        The spans, and whether a request names a day.
+    """
     from pyspark.sql import functions as F
 
     is_dated = F.col("engagement_date").isNotNull()
@@ -346,23 +350,14 @@ def _spans_of(requests: DataFrame) -> list[DateSpan]:
         F.max(F.when(~is_dated, F.to_date("executed_at"))).alias("last"),
         F.collect_set("engagement_date").alias("days"),
     )
-    found = []
+    found, names_days = list[DateSpan](), False
     for row in by_org.collect():
         org, last = row["org_id"], row["last"]
         if last is not None:
             found.append(DateSpan((org,), last=last))
+        names_days |= bool(row["days"])
         found += [DateSpan((org,), *days) for days in day_ranges([d for d in row["days"] if not last or d > last], 0)]
-    return found
-
-
-def _days_of(arrivals: DataFrame | None, orgs: list[str] | None = None) -> list[DateSpan]:
-    """Return the spans of new rows, of some orgs or all."""
-    from pyspark.sql import functions as F
-
-    if arrivals is None:
-        return []
-    rows = arrivals if orgs is None else arrivals.where(F.col("org_id").isin(orgs))
-    return spans_of_days(rows.withColumn("engagement_date", F.to_date("engaged_at")))
+    return found, names_days
 
 
 def _arrived_ids(spark: SparkSession, arrivals: DataFrame | None) -> DataFrame:
