@@ -36,7 +36,7 @@ def follow(found: list[Alias], identity: str, engaged_at: datetime) -> str | Non
 def since(requests: list[MutationRequest], identity: str, engaged_at: datetime) -> str | None:
     """The id of a row after replay of the requests that were executed since it engaged."""
     acting = [request for request in in_order(requests) if request.executed_at >= engaged_at]
-    return replay(acting, {"row": identity}, {"row": engaged_at.date()}).get("row")
+    return replay(acting, {"row": identity}, {"row": engaged_at}).get("row")
 
 
 def moments() -> st.SearchStrategy[datetime]:
