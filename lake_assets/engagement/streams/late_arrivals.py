@@ -16,7 +16,6 @@ from lake_assets.engagement.model.table_schemas import ENGAGEMENT, sent
 from lake_assets.engagement.model.tables import LakeTables, applied_requests
 from lake_assets.engagement.notifications.notify import DATA_COMMIT
 from lake_assets.engagement.requests.grouped import parts_by_org, with_part
-from lake_assets.engagement.streams.pruning import DateSpan, spans_of_days
 from lake_assets.engagement.streams.settled.settled_requests import (
     orgs_of,
     settled_requests,
@@ -42,7 +41,6 @@ class Former:
         applied: The requests applied by former batches that are connected with its requests or with new rows, each
             with its part.
         parts: As `parts_by_org` returns them, of the ids of its requests and of new rows.
-        arrived: The orgs and days of the new rows.
         names_days: Whether one of the applied requests names a day.
         may_be_late: Whether arrivals may have a row without a sent id. Only an earlier version wrote such rows.
     """
@@ -50,7 +48,6 @@ class Former:
     arrivals: DataFrame | None
     applied: DataFrame
     parts: DataFrame
-    arrived: tuple[DateSpan, ...]
     names_days: bool
     may_be_late: bool
 
@@ -68,15 +65,15 @@ def former(
 
     from lake_assets.connections.row_checkpoint import checkpoint_and_aggregate, checkpoint_rows
 
-    may_be_late, arrived = False, list[DateSpan]()
+    may_be_late = False
     arrivals = new_rows(tables, spark, batch)
     if arrivals is not None:
         not_as_sent = F.count(F.when(~F.col(IS_AS_SENT), True)).alias("not_as_sent")
         arrivals, counted = checkpoint_and_aggregate(arrivals, [not_as_sent])
         may_be_late = counted["not_as_sent"] > 0
-        arrived = spans_of_days(arrivals.withColumn("engagement_date", F.to_date("engaged_at")))
     of_orgs = set(orgs_of(requests) if orgs is None else orgs)
-    of_orgs.update(org for span in arrived for org in span.orgs)
+    if arrivals is not None:
+        of_orgs.update(orgs_of(arrivals))
     applied = applied_requests(settled_requests(tables, spark, batch, of_orgs))
     links = applied.select(*_LINK, F.lit(False).alias("is_wanted"))
     links = links.union(requests.select(*_LINK, F.lit(True)))
@@ -85,7 +82,7 @@ def former(
     parts = checkpoint_rows(parts_by_org(links))
     related = with_part(applied, parts, "old_id")
     related, named = checkpoint_and_aggregate(related, [F.count("engagement_date").alias("days")])
-    return Former(arrivals, related, parts, tuple(arrived), named["days"] > 0, may_be_late)
+    return Former(arrivals, related, parts, named["days"] > 0, may_be_late)
 
 
 def with_ids(rows: DataFrame, lake: EngagementLake) -> DataFrame:

@@ -111,7 +111,7 @@ class RequestCommit:
         asked = with_part(requests, found.parts, "old_id")
         named = asked.select(_NAMED).unionByName(applied.select(_NAMED))
         asked_for, names_days = _spans_of(requests)
-        scope = merge_scope([*asked_for, *(span for span in found.arrived if span.orgs[0] in orgs)])
+        scope = merge_scope(asked_for)
         dated = names_days or found.names_days
         present = checkpoint_rows(self._present(batch, named, scope, found.arrivals, dated=dated))
         outcomes = attempt_by_org(
@@ -245,8 +245,12 @@ class MutationCommit:
         """
         from pyspark.sql import functions as F
 
-        spans_before = outcome.scope.spans if outcome.scope else spans_of_dates(applied_requests(outcome.tried))
-        scope = merge_scope([*spans_before, *found.arrived])
+        read = [*outcome.scope.spans] if outcome.scope else spans_of_dates(applied_requests(outcome.tried))
+        if found.arrivals is not None:
+            led = spans.select("org_id", "column", F.col("old_id").alias("id")).distinct()
+            moved = found.arrivals.join(led, led.columns, "left_semi")
+            read += spans_of_days(moved.withColumn("engagement_date", F.to_date("engaged_at")))
+        scope = merge_scope(read)
         rows = self.tables.read_for(self.spark, batch, ENGAGEMENT).where(scope.condition)
         rows = with_ids(rows, self.tables.lake).withColumn(_IS_NEW, F.lit(False))
         if found.arrivals is None or not found.may_be_late:
