@@ -153,12 +153,12 @@ def test_streams_run_on_and_turns_may_come_between(mail: Mail) -> None:
         driver.until(lambda: mail.has_all("mutation"))
         traffic.assert_true()
         traffic.tables.set_paused("2026-01-01T08:00:00Z")
-        traffic.send(range(60, 65))
+        traffic.send([61, 62])  # no request names their ids
         driver.until(lambda: "mutation: The lake" in driver.text())
         traffic.tables.set_paused(None)
         driver.until(lambda: mail.has_all("ingestion"))
         traffic.assert_true()
-        assert driver.text().count("is paused since") == 1  # Spark logs whatever ends a query, too
+        assert max(driver.text().count(f"{name}: The lake") for name in STREAMS) == 1
         driver.interrupt()
     for turn in driver.turns():
         assert turn["predecessor"] == "ingestion" or turn["stream"] != "mutation"
