@@ -28,7 +28,6 @@ KEYS = (
     "message_keys",
     "simulated_as",
     "continuous",
-    "ids",
     *_NUMBERS,
 )
 _REQUIRED = ("name", "fields", "metrics")
@@ -44,8 +43,6 @@ def read_lake(file: Path) -> EngagementLake:
     found = read_yaml(file)
     found.check_keys(KEYS, required=_REQUIRED)
     limits: dict[str, Any] = {key: found.number(key) for key in _NUMBERS if key in found.values}
-    if "ids" in found.values:
-        limits["ids"] = found.names("ids")
     try:
         lake = EngagementLake(
             found.text("name"),
