@@ -36,7 +36,7 @@ from lake_assets.engagement.model.lakes import EMAIL_EVENT
 from lake_assets.engagement.model.table_schemas import ENGAGEMENT, MUTATION_REQUEST, SENT_WHO_ID
 from lake_assets.engagement.model.tables import LakeTables, open_tables
 from lake_assets.engagement.streams.batch import BatchReport, run_batch
-from lake_assets.engagement.streams.pruning import scope_of_dates
+from lake_assets.engagement.streams.pruning import merge_scope, spans_of_dates
 from lake_assets.engagement.streams.turn import open_stream
 from lake_assets.services.lifecycle import lake_services
 from lake_assets.settings import Settings
@@ -145,7 +145,7 @@ def _batch(tables: LakeTables, spark: SparkSession, servers: str, run: str, ids:
     of_batch = F.col("batch_id") == report.batch.batch_id
     requests = tables.read(spark, MUTATION_REQUEST).where(of_batch).select("org_id", "first_date", "last_date")
     rows_before = tables.read(spark, ENGAGEMENT, version=before)
-    may_read = rows_before.where(scope_of_dates(requests).condition).inputFiles()
+    may_read = rows_before.where(merge_scope(spans_of_dates(requests)).condition).inputFiles()
     print(f"{run}: may read {len(may_read):,} of {len(rows_before.inputFiles()):,} files")
 
 

@@ -85,6 +85,9 @@ def _chains(spark: SparkSession, requests: int, orgs: int) -> DataFrame:
         "timestamp_millis(id) executed_at",
         "0 `partition`",
         "id `offset`",
+        "cast(null as date) engagement_date",
+        "'who_id' `column`",
+        "0 part",
     )
 
 

@@ -52,9 +52,10 @@ def check_lakes(settings: Settings) -> list[Finding]:
     if not configured_lakes(settings):
         return []
     from lake_assets.engagement.monitoring.status import stopped_streams  # reads Delta tables
+    from lake_assets.incremental.engine.engine import utc_now
 
     try:
-        return list(stopped_streams(settings))
+        return list(stopped_streams(settings, utc_now()))
     except ServiceError:
         return []
 

@@ -262,7 +262,10 @@ def changes(
 def graph(
     lake: LakeName,
     org: Annotated[str, typer.Argument(metavar="ORG", help="An org of LAKE.")],
-    who_id: Annotated[str | None, typer.Argument(metavar="ID", help="An id that a request names.")] = None,
+    identity: Annotated[str | None, typer.Argument(metavar="ID", help="An id that a request names.")] = None,
+    column: Annotated[
+        str | None, typer.Option(help="The column of the id. Default: the one in which requests name it.")
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Draw the requests of ORG that are connected with ID: chains, merges, cycles, and where each id ends.
@@ -270,12 +273,19 @@ def graph(
     Without ID, list the groups of connected ids, the largest first. Starts no Spark.
     """
     from lake_assets.engagement.monitoring import id_graph
+    from lake_assets.errors import UsageError
 
     tables = _open_tables(lake)
-    if who_id is None:
-        render(id_graph.components(tables, org), views.components, as_json=as_json)
+    if column is not None and column not in tables.lake.ids:
+        raise UsageError(f"{lake} has no id column {column!r}.", remedy=f"Name one of: {', '.join(tables.lake.ids)}.")
+    if identity is None:
+        found = id_graph.components(tables, org, column)
+        document = [asdict(size) for size in found]
+        if len(tables.lake.ids) == 1:
+            document = [{key: value for key, value in size.items() if key != "column"} for size in document]
+        render(found, views.components, as_json=as_json, document=document)
     else:
-        render(id_graph.component(tables, org, who_id), views.component, as_json=as_json)
+        render(id_graph.component(tables, org, identity, column), views.component, as_json=as_json)
 
 
 @engagement.command()
@@ -410,7 +420,7 @@ def _run_once(lake: str, names: list[StreamName], *, as_json: bool) -> None:
 
 
 def _take_turn(lake: str, name: StreamName, *, as_json: bool) -> None:
-    from lake_assets.engagement.streams.turn import coordinator, open_stream, take_turn, with_effect
+    from lake_assets.engagement.streams.turn import coordinator, open_stream, take_turn
 
     seconds = settings().turn_seconds
     tables = _open_tables(lake)
@@ -418,8 +428,7 @@ def _take_turn(lake: str, name: StreamName, *, as_json: bool) -> None:
     servers = kafka_servers()
     with _spark_and_zookeeper() as (spark, zk):
         stream = open_stream(name, tables, spark, servers)
-        taken = take_turn(stream, coordinator(stream, zk, spark, timeout=seconds), max_wait=seconds)
-        report = with_effect(stream, taken)
+        report = take_turn(stream, coordinator(stream, zk, spark, timeout=seconds), max_wait=seconds)
     render(report, lambda turn: [views.turn(stream.app_name, turn)], as_json=as_json)
 
 

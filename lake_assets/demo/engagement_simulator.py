@@ -89,6 +89,7 @@ class Simulation:
         records: Share of conversions and merges that carry the record of a call. Half of these records replace an
             engagement.
         early: Share of requests for an id without any known engagement.
+        dated: Share of conversions, merges and deletions that act on the engagements of their day alone.
         missing: Share of early requests whose engagement never becomes known.
         retention: Requests to erase a person or to limit the age of an org's engagements, for each touch.
         poison: Messages that cannot become a row, for each sound message.
@@ -112,6 +113,7 @@ class Simulation:
     repeated: float = 0.03
     records: float = 0.05
     early: float = 0.08
+    dated: float = 0.5
     missing: float = 0.25
     retention: float = 0.004
     poison: float = 0.005
@@ -449,7 +451,7 @@ def _delays(rng: Random, count: int, *, minutes: int) -> Ints:
     return np.minimum(drawn, MAX_DELAY_MS).astype(np.int64)
 
 
-REQUESTS, RETENTION, RECORDS = 2, 3, 5
+REQUESTS, RETENTION, RECORDS, DATES = 2, 3, 5, 6
 """Numbers of these uses of random numbers, as in `activity.py`."""
 
 TTL_DAYS = (30, 90, 365)
@@ -503,7 +505,7 @@ class Requests:
                 made += self._early(rng, org, step)
             else:
                 made += self._known(rng, org, step)
-        made = self._with_records(made, step)
+        made = self._with_dates(self._with_records(made, step), step)
         repeated = self._to_repeat
         self._to_repeat = [request for request in made if rng.random() < self._simulation.repeated]
         return repeated + made
@@ -535,6 +537,14 @@ class Requests:
                 request = replace(request, record=record)
             found.append(request)
         return found
+
+    def _with_dates(self, requests: list[Request], step: int) -> list[Request]:
+        """Bind some requests to the day of the step."""
+        rng = self._random(DATES, step)
+        day = str(np.datetime64(self._simulation.step_start(step), "ms").astype("datetime64[D]"))
+        dated = [replace(each, values={**each.values, "engagement_date": day}) for each in requests]
+        is_dated = rng.random(len(requests)) < self._simulation.dated
+        return [dated[place] if is_dated[place] else each for place, each in enumerate(requests)]
 
     def _known(self, rng: Random, org: int, step: int) -> Iterator[Request]:
         """Yield the requests about an id that somebody has now."""
@@ -885,10 +895,11 @@ def replay(messages: Iterable[Message], lake: EngagementLake) -> Replayed:
         elif message.topic == lake.topic("mutation"):
             mutations.append(values)
     rows = {values["engagement_id"]: (values["org_id"], values["who_id"]) for values in engagements}
+    engaged = {values["engagement_id"]: str(values["engaged_at"]) for values in engagements}
     people: nx.Graph[Person] = nx.Graph()
     unmatched = set()
     for request in _once_in_order(mutations):
-        if not _apply(request, rows, people):
+        if not _apply(request, rows, engaged, people):
             unmatched.add(_key(request))
     return Replayed(rows, people, frozenset(unmatched))
 
@@ -919,12 +930,16 @@ def _once_in_order(requests: Iterable[Values]) -> list[Values]:
     return sorted(first.values(), key=lambda request: str(request["executed_at"]))
 
 
-def _apply(request: Values, rows: dict[str, Person], people: nx.Graph[Person]) -> bool:
-    """Apply a request, and return whether it found a row or carries a record."""
+def _apply(request: Values, rows: dict[str, Person], engaged: dict[str, str], people: nx.Graph[Person]) -> bool:
+    """Apply a request, and return whether it found a row or carries a record.
+
+    Args:
+        engaged: Engagement id → when it engaged; no record of a simulation engaged after its request.
+    """
     org = str(request["org_id"])
     old = (org, str(request.get("old_id")))
     new = (org, str(request.get("new_id")))
-    moved = _rows_of(old, rows)
+    moved = [row for row, owner in rows.items() if owner == old and _acts_on(request, engaged[row])]
     if request["op"] == "delete":
         for row in moved:
             del rows[row]
@@ -934,14 +949,17 @@ def _apply(request: Values, rows: dict[str, Person], people: nx.Graph[Person]) -
     record = request.get("insert_record")
     if record:
         rows[record["engagement_id"]] = (org, record["who_id"])
+        engaged[record["engagement_id"]] = str(record["engaged_at"])
     is_applied = bool(moved or record)
     if is_applied and request["op"] != "delete":
         people.add_edge(old, new)
     return is_applied
 
 
-def _rows_of(person: Person, rows: Mapping[str, Person]) -> list[str]:
-    return [row for row, owner in rows.items() if owner == person]
+def _acts_on(request: Values, engaged_at: str) -> bool:
+    """Return whether a request acts on a row by its time. A simulation writes all times in one format."""
+    day = request.get("engagement_date")
+    return engaged_at <= str(request["executed_at"]) and (day is None or engaged_at.startswith(str(day)))
 
 
 def flawed(messages: Iterable[Message], lake: EngagementLake) -> Iterator[tuple[Message, str]]:

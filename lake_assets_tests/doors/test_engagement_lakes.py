@@ -3,6 +3,7 @@
 `benchmarks/home_before.py` has made the lakes: six engagements each, e0 to e5, then a batch without its notification.
 """
 
+import json
 import tarfile
 from collections.abc import Iterator
 from datetime import UTC, datetime
@@ -16,8 +17,10 @@ from dagster_deltalake import DeltaTableResource
 from deltalake import DeltaTable, QueryBuilder, write_deltalake
 
 from lake_assets import LakeError, Settings, lake_resources, read_changes
+from lake_assets.definitions import declared
 from lake_assets_tests.doors.golden_home import HOMES
 from lake_assets_tests.doors.lake_door import LakeDoor
+from lake_assets_tests.incremental.receiver import receiver
 
 LAKES = "email_event,meeting_event,voice_insight"
 SIX = [("insert", f"e{number}", f"w{number % 3}") for number in range(6)]
@@ -84,6 +87,37 @@ def test_the_doctor_says_what_is_paused(lake: LakeDoor) -> None:
     lake("engagement", "resume", "email_event")
     assert f"email_event is paused since {since}" in said
     assert "is paused" not in lake.run("doctor").out
+
+
+def test_alerts_tell_of_streams_that_fail_and_of_requests_without_rows(lake: LakeDoor) -> None:
+    """Also in a code location that has lakes alone. The batch is what a turn leaves that has died once."""
+    table = DeltaTable(str(lake.home / "warehouse" / "engagement" / "voice_insight" / "checkpoint"))
+    [row] = [row for row in table.to_pyarrow_table().to_pylist() if row["process"] == "data"][:1]
+    stream = f"app_name = '{row['app_name']}'"
+    trouble = {"attempts": 2, "commit": "data", "error": "OSError", "suspects": None, "narrowed": None}
+    failed = json.dumps({**trouble, "withdrawing": False, "exhausted": False}).replace("'", "''")
+    before = table.version()
+    table.update(updates={"state": "'intended'", "trouble": f"'{failed}'"}, predicate=stream)
+    assert "failed attempts: 2, the last one in commit data: OSError" in lake.run("doctor").out
+    with receiver() as hook, dg.instance_for_test() as instance:
+        settings = Settings(home=lake.home, lakes=LAKES, pipelines="", alert_webhook=hook.url)
+        location, name, cursor = declared(settings).get_repository_def(), "alerts_sensor", None
+        for _ in range(2):
+            with dg.build_sensor_context(
+                instance,
+                cursor,
+                repository_def=location,
+                sensor_name=name,
+                resources=lake_resources(settings),
+            ) as context:
+                cursor = location.get_sensor_def(name).evaluate_tick(context).cursor
+            table.update_incremental()
+            if table.version() == before + 1:
+                table.restore(before)
+    told = [(alert["target"], alert["kind"], alert["state"]) for alert in hook.got]
+    failing = (row["app_name"], "batch_failed")
+    assert sorted(told[:-1]) == sorted([("meeting_event.mutation", "requests_unmet", "open"), (*failing, "open")])
+    assert told[-1] == (*failing, "over")
 
 
 STEPS = [

@@ -43,7 +43,9 @@ def _bad_value(values: Mapping[str, Any], shape: Format) -> str | None:
 
 
 def _bad_choice(values: Mapping[str, Any], shape: Format) -> str | None:
-    return next((f"unknown {name}" for name, choices in shape.choices.items() if values[name] not in choices), None)
+    said = {name: values.get(name) for name in shape.choices}
+    wrong = (name for name, value in said.items() if value is not None and value not in shape.choices[name])
+    return next((f"unknown {name}" for name in wrong), None)
 
 
 def _bad_record(values: Mapping[str, Any], shape: Format) -> str | None:

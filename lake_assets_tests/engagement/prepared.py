@@ -23,7 +23,7 @@ _created: dict[str, TemporaryDirectory[str]] = {}
 
 def create_tables(tables: LakeTables, spark: SparkSession) -> None:
     """As `LakeTables.create` does, of a lake that has no tables yet; by statements, the first time in this process."""
-    fields = repr((sorted(tables.lake.fields.items()), tables.lake.metrics))
+    fields = repr((sorted(tables.lake.fields.items()), tables.lake.metrics, tables.lake.ids))
     made = replace(tables.lake, name="made")
     if fields not in _created:
         _created[fields] = TemporaryDirectory(prefix="lake-tables-")

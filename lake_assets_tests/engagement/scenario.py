@@ -135,7 +135,7 @@ class Traffic:
 
     def __post_init__(self) -> None:
         lake = lake_of(self.name, self.topic)
-        self.lake = replace(lake, fields=self.kind.fields) if self.kind else lake
+        self.lake = replace(lake, fields=self.kind.fields, ids=self.kind.ids) if self.kind else lake
         self.admin = AdminClient({"bootstrap.servers": self.servers})
         topics = [self.lake.topic(stream) for stream in STREAMS]
         for done in self.admin.create_topics([NewTopic(topic, self.partitions) for topic in topics]).values():

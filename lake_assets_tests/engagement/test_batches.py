@@ -6,18 +6,18 @@ import json
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime, timedelta
+from datetime import UTC, date, datetime, timedelta
 
 import pytest
 
 from lake_assets.demo.engagement_simulator import Message, Simulation, generate
 from lake_assets.engagement.model.lakes import EMAIL_EVENT
-from lake_assets.engagement.requests.aliases import Alias, aliases, late_aliases
+from lake_assets.engagement.requests.aliases import Alias, aliases, changed_aliases
 from lake_assets.engagement.requests.identity import MutationRequest
 from lake_assets.engagement.requests.pending import applicable
 from lake_assets.engagement.requests.record_placement import place_records
 from lake_assets_tests.engagement.oracle import request_of, truth
-from lake_assets_tests.engagement.requests.test_aliases import follow, follow_late
+from lake_assets_tests.engagement.requests.test_aliases import follow
 from lake_assets_tests.engagement.requests.test_identity import START, chain
 
 INGESTION = EMAIL_EVENT.topic("ingestion")
@@ -39,19 +39,27 @@ class Org:
         set_aside = {request.record.engagement_id for request in self.applied if request.record}
         arrived = {row: found for row, found in arrived.items() if row not in set_aside}
         tried = [*self.parked, *requests]
-        found = applicable(tried, self.rows.values(), applied=self.applied, as_sent=arrived.values())
+        found = applicable(tried, dated(self.rows), applied=self.applied, as_sent=dated(arrived))
         self.parked = [request for request in tried if request.request_id not in found]
         carried = [request for request in tried if request.request_id in found]
         self._move(arrived, carried)
         self.applied += carried
 
     def _move(self, arrived: dict[str, Row], carried: Sequence[MutationRequest]) -> None:
-        usual, late = by_id(aliases(carried)), by_id(late_aliases(self.applied, carried))
+        usual = by_id(aliases(carried))
+        late = by_id(changed_aliases(self.applied, carried, {who for who, _ in arrived.values()}))
         places = {row: (follow(usual[who], who, at), at) for row, (who, at) in self.rows.items()}
         for row, (who, at) in arrived.items():
-            places[row] = follow_late(late[who], usual[who], who, at), at
-        places |= {record.engagement_id: (record.who_id, START) for record in place_records(carried)}
+            places[row] = follow(late[who], who, at), at
+        days = {request.request_id: request.record.day or START for request in carried if request.record}
+        for record in place_records(carried):
+            day = days[record.request_id]
+            places[record.engagement_id] = record.who_id, datetime(day.year, day.month, day.day, tzinfo=UTC)
         self.rows = {row: (who, at) for row, (who, at) in places.items() if who is not None}
+
+
+def dated(rows: dict[str, Row]) -> list[tuple[str, datetime, date]]:
+    return [(who, at, at.date()) for who, at in rows.values()]
 
 
 def by_id(found: Iterable[Alias]) -> defaultdict[str, list[Alias]]:

@@ -13,8 +13,12 @@ from typing import Any
 import dagster as dg
 from pydantic import BaseModel
 
+from lake_assets.base.extras import installed
 from lake_assets.connections.addresses import dagster_folder, kafka_address
 from lake_assets.connections.catalog import open_catalog
+from lake_assets.engagement.dagster.graph import engagement_key
+from lake_assets.engagement.model.lake import STREAMS
+from lake_assets.engagement.model.lakes import configured_lakes
 from lake_assets.errors import UsageError
 from lake_assets.incremental.dagster.assets import incremental_definitions, sensor_definitions
 from lake_assets.incremental.dagster.maintenance import maintenance_definitions
@@ -24,7 +28,7 @@ from lake_assets.incremental.declaration import IDENTIFIER, Pipeline
 from lake_assets.incremental.engine.engine import utc_now
 from lake_assets.incremental.from_settings import declared_pipeline, maintenance_policy, with_delay_of
 from lake_assets.incremental.operations.alerts import Webhook
-from lake_assets.incremental.operations.health import OF_LANDING, OF_SERVING, Problem
+from lake_assets.incremental.operations.health import OF_LAKES, OF_LANDING, OF_SERVING, Problem
 from lake_assets.incremental.sql.files import (
     SourceTableAttributes,
     StoredColumns,
@@ -66,7 +70,9 @@ def watching_definitions(pipeline: Pipeline, settings: Settings) -> dg.Definitio
             elsewhere={
                 OF_LANDING: partial(_landing_problems, pipeline, settings),
                 OF_SERVING: partial(_push_problems, pipeline, settings),
+                OF_LAKES: partial(_lake_problems, settings),
             },
+            assets=_lake_streams(settings),
         ),
         verification_definitions(
             pipeline,
@@ -77,7 +83,24 @@ def watching_definitions(pipeline: Pipeline, settings: Settings) -> dg.Definitio
     )
 
 
-def _landing_problems(pipeline: Pipeline, settings: Settings) -> list[Problem]:
+def _lake_streams(settings: Settings) -> list[dg.AssetKey]:
+    """Return the assets of the streams of the configured lakes."""
+    if not installed("landing"):
+        return []
+    return [engagement_key(lake, name) for lake in configured_lakes(settings) for name in STREAMS]
+
+
+def _lake_problems(settings: Settings, instance: dg.DagsterInstance) -> list[Problem]:
+    """Return what is wrong with the streams of the configured lakes, and the turns that were refused."""
+    if not installed("landing"):
+        return []
+    from lake_assets.engagement.dagster.checks import refused_turns
+    from lake_assets.engagement.monitoring.status import lake_problems
+
+    return [*lake_problems(settings, utc_now()), *refused_turns(instance, configured_lakes(settings))]
+
+
+def _landing_problems(pipeline: Pipeline, settings: Settings, _: dg.DagsterInstance) -> list[Problem]:
     """Return what is wrong with landing now."""
     declared = feeds(pipeline, prefix=settings.landing_prefix, max_bytes=settings.landing_message_bytes)
     if not declared:
@@ -87,7 +110,7 @@ def _landing_problems(pipeline: Pipeline, settings: Settings) -> list[Problem]:
     return problems(settings, declared, now=utc_now(), catalog=open_catalog(settings), servers=kafka_address(settings))
 
 
-def _push_problems(pipeline: Pipeline, settings: Settings) -> list[Problem]:
+def _push_problems(pipeline: Pipeline, settings: Settings, _: dg.DagsterInstance) -> list[Problem]:
     """Return the served tables whose last push failed."""
     if not settings.has_segments and not any(target.served for target in pipeline.targets):
         return []

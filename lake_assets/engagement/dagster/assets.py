@@ -28,7 +28,7 @@ from lake_assets.engagement.model.turn_order import MAINTENANCE, check_turns
 from lake_assets.engagement.monitoring.audits import commit_of
 from lake_assets.engagement.monitoring.status import stream_status
 from lake_assets.engagement.streams.batch import Stream
-from lake_assets.engagement.streams.turn import coordinator, open_stream, take_turn, with_effect
+from lake_assets.engagement.streams.turn import coordinator, open_stream, take_turn
 from lake_assets.errors import LakeError, LockNotFree, TurnRefused
 from lake_assets.incremental.dagster.assets import failure
 from lake_assets.incremental.dagster.lake_resource import LakeResource
@@ -114,8 +114,7 @@ def stream_asset(lake: EngagementLake, stream: StreamName, *, max_wait: float) -
             spark = lake_assets.spark_session
             opened = open_stream(stream, tables, spark, servers)
             with zookeeper_client(hosts) as zk:
-                taken = take_turn(opened, coordinator(opened, zk, spark, timeout=max_wait), max_wait=max_wait)
-            report = with_effect(opened, taken)
+                report = take_turn(opened, coordinator(opened, zk, spark, timeout=max_wait), max_wait=max_wait)
             batch = report.batch.batch if report.batch else None
             commits = batch_commits(opened, batch)
             results = list(check_results(tables, spark, servers, stream, batch))

@@ -5,13 +5,14 @@ No check blocks, because a committed batch is not taken back. The step of a stre
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING
 
 import dagster as dg
 
+from lake_assets.engagement.dagster.graph import engagement_key
 from lake_assets.engagement.model.checkpoint import Batch
-from lake_assets.engagement.model.lake import StreamName
+from lake_assets.engagement.model.lake import STREAMS, EngagementLake, StreamName
 from lake_assets.engagement.model.table_schemas import ENGAGEMENT
 from lake_assets.engagement.model.tables import LakeTables
 from lake_assets.engagement.monitoring.audits import (
@@ -25,6 +26,7 @@ from lake_assets.engagement.monitoring.audits import (
 from lake_assets.engagement.monitoring.reconciliation import Reconciliation, reconcile
 from lake_assets.engagement.notifications.notify import DATA_COMMIT
 from lake_assets.errors import CoordinationError
+from lake_assets.incremental.operations.health import Problem
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -89,6 +91,25 @@ def turn_in_time() -> dg.AssetCheckResult:
 def late_turn(error: CoordinationError) -> dg.AssetCheckResult:
     """Return the result of a turn that was not taken. The error names the waiting stream and its predecessor."""
     return _result(TURN_IN_TIME, passed=False, metadata={"reason": error.problem})
+
+
+def refused_turns(instance: dg.DagsterInstance, lakes: Iterable[EngagementLake]) -> Iterator[Problem]:
+    """Yield the streams whose newest run was refused its turn, or did not get the lock, until its wait was over."""
+    for lake in lakes:
+        for name in STREAMS:
+            key = dg.AssetCheckKey(engagement_key(lake, name), TURN_IN_TIME)
+            record = instance.get_latest_asset_check_evaluation_record(key)
+            event = record.event.dagster_event if record and record.event else None
+            if record is None or event is None or event.asset_check_evaluation_data.passed:
+                continue
+            reason = event.asset_check_evaluation_data.metadata.get("reason")
+            yield Problem(
+                lake.app_name(name),
+                "turn_refused",
+                f"{lake.app_name(name)} had no turn. {reason.value if reason else ''}".strip(),
+                f"Look at who has the turn: `lake engagement status {lake.name}`.",
+                run_id=record.run_id,
+            )
 
 
 def _spec(key: dg.AssetKey, name: str) -> dg.AssetCheckSpec:

@@ -1,35 +1,43 @@
-"""The days on which a stored copy of an engagement may be, as few ranges. Pure."""
+"""Days as few ranges: those on which a stored copy of an engagement may be, or which a MERGE must read. Pure."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from datetime import date, timedelta
-from itertools import pairwise
 
 MAX_RANGES = 16
 """Maximum number of ranges. Each is a condition that Spark evaluates for every row."""
 
-_ONE_DAY = timedelta(days=1)
+Range = tuple[date, date]
+"""First and last day, both inclusive."""
 
 
-def day_ranges(days: Iterable[date], margin: int = 1) -> list[tuple[date, date]]:
-    """Return ranges that cover these days and the days around them: both ends inclusive, ascending.
-
-    Ranges that touch are joined. Of more than `MAX_RANGES`, those with the least gaps between them are joined, too.
+def day_ranges(days: Iterable[date], margin: int = 1) -> list[Range]:
+    """Return ranges that cover these days and the days around them, ascending.
 
     Args:
         margin: Number of days before and after each day that are covered, too.
     """
-    around = margin * _ONE_DAY
-    touching = 2 * around + _ONE_DAY
-    in_order = sorted(set(days))
-    if not in_order:
+    around = timedelta(days=margin)
+    return few_ranges((day - around, day + around) for day in set(days))
+
+
+def few_ranges(ranges: Iterable[Range]) -> list[Range]:
+    """Return ranges that cover some others, ascending: at most `MAX_RANGES`, with the widest gaps between them.
+
+    Ranges that touch are joined.
+    """
+    ordered = sorted(ranges)
+    if not ordered:
         return []
-    gaps = [(after - before, before, after) for before, after in pairwise(in_order) if after - before > touching]
-    widest = sorted(gaps, reverse=True)[: MAX_RANGES - 1]
-    ranges = []
-    first = in_order[0]
-    for _, before, after in sorted(widest, key=lambda gap: gap[1]):
-        ranges.append((first - around, before + around))
+    gaps: list[tuple[timedelta, date, date]] = []
+    first, end = ordered[0]
+    for start, last in ordered:
+        if start - end > timedelta(days=1):
+            gaps.append((start - end, end, start))
+        end = max(end, last)
+    found = []
+    for _, before, after in sorted(sorted(gaps, reverse=True)[: MAX_RANGES - 1], key=lambda gap: gap[1]):
+        found.append((first, before))
         first = after
-    return [*ranges, (first - around, in_order[-1] + around)]
+    return [*found, (first, end)]

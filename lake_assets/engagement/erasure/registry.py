@@ -56,7 +56,7 @@ class ErasureRegistry:
 
         Args:
             messages: As `validate_messages` returns them.
-            people: Column that names a person → column with the time of the record. A record without a time is
+            people: SQL of the id of a person → column with the time of the record. A record without a time is
                 treated as sent before the erasure.
             include_valid: Whether to check valid messages, too.
 
@@ -153,7 +153,7 @@ class ErasureRegistry:
 
         orgs = sorted({org for org, _ in erased})
         of_orgs = messages.where(F.col("org_id").isin(orgs))
-        who_ids = F.array_compact(F.array(*people))
+        who_ids = F.array_compact(F.array(*map(F.expr, people)))
         ids = of_orgs.select("org_id", F.explode(who_ids).alias("who_id")).distinct()
         found: dict[tuple[str, str], datetime] = {}
         for row in ids.toArrow().to_pylist():
@@ -186,6 +186,6 @@ def _sent_before_erasure(who_column: str, time_column: str) -> Column:
     """Return whether a column names an erased person, and a time is not after the erasure; null for nobody."""
     from pyspark.sql import functions as F
 
-    until = F.try_element_at("erased", F.col(who_column))
+    until = F.try_element_at("erased", F.expr(who_column))
     sent_at = F.col(time_column)
     return until.isNotNull() & (sent_at.isNull() | (sent_at <= until))

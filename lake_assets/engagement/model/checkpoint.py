@@ -53,7 +53,10 @@ COPIES_ARE_REPEATED = 1
 VALUES_ARE_THE_HOUSES = 2
 """Rules of intents since which dates and times have all forms of ISO 8601, and numbers and booleans no others."""
 
-RULES = VALUES_ARE_THE_HOUSES
+DATES_BIND = 3
+"""Rules of intents since which a request with an engagement_date acts on rows of that day alone, and names a column."""
+
+RULES = DATES_BIND
 """Rules of new intents. A batch that an earlier version has begun is completed by the rules of its intent."""
 
 

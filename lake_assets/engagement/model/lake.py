@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Literal, get_args
 
 from lake_assets.engagement.model.configuration.metric_groups import EMAILS_AND_CALLS, MetricGroup, check_groups
+from lake_assets.engagement.requests.identity import PERSON
 from lake_assets.engagement.requests.retention_rules import TTL_DAYS
 from lake_assets.errors import ConfigurationError
 from lake_assets.incremental.declaration import IDENTIFIER
@@ -28,6 +29,16 @@ ANY_TURN = "any"
 
 TOPIC = re.compile(r"[A-Za-z0-9._-]{1,249}")
 MESSAGE_KEY = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,127}")
+COMMON_IDS = (PERSON, "template_id", "cadence_id", "rep_id")
+"""The columns of every lake that may be declared as ids; others are added to its rows and messages."""
+
+_TAKEN = frozenset(
+    {"org_id", "engagement_date", "engagement_id", "kind", "outcome", "engaged_at", "engagement", "column", "message"}
+    | {"topic", "partition", "offset", "reason", "record", "request_id", "op", "old_id", "new_id", "insert_record"}
+    | {"executed_at", "ttl_days", "requested_at"}
+)
+"""Names of other columns of rows, messages and requests."""
+
 _POSITIVE = ("max_records", "max_attempts", "max_file_bytes", "retain_hours")
 DEFAULT_MAX_FILE_BYTES = 128 * 1024 * 1024
 
@@ -39,6 +50,8 @@ class EngagementLake:
     Attributes:
         name: Also the folder of its tables and the prefix of its transaction ids, so it never changes.
         fields: Fields of the `engagement` struct: name → type, one of `FIELD_TYPES`.
+        ids: Columns whose ids requests may convert, merge and delete, `who_id` among them. A request that names no
+            column means the first one. Those that are not columns of every lake are further fields of messages.
         topics: Stream → Kafka topic; by default `<name>.<stream>`.
         max_records: Maximum number of messages in a batch.
         max_attempts: Number of batches that try a mutation request without rows before it is dead.
@@ -67,10 +80,12 @@ class EngagementLake:
     turns: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     message_keys: Mapping[str, str] = field(default_factory=dict)
     continuous: bool = False
+    ids: tuple[str, ...] = (PERSON,)
 
     def __post_init__(self) -> None:
         _require_match(IDENTIFIER, self.name, "The name of an engagement lake")
         self._check_fields()
+        self._check_ids()
         check_groups(self.metrics)
         for stream in STREAMS:
             _require_match(TOPIC, self.topic(stream), f"The {stream} topic of {self.name}")
@@ -96,6 +111,26 @@ class EngagementLake:
                     f"The field {name} of {self.name} has the type {kind!r}.",
                     remedy=f"Use one of {', '.join(sorted(FIELD_TYPES))}.",
                 )
+
+    def _check_ids(self) -> None:
+        object.__setattr__(self, "ids", tuple(self.ids))
+        if PERSON not in self.ids:
+            raise ConfigurationError(
+                f"ids of {self.name} are {self.ids!r}, without {PERSON}.",
+                remedy=f"Write a list with {PERSON} in it, which erasures follow.",
+            )
+        for column in self.ids:
+            _require_match(IDENTIFIER, column, f"An id column of {self.name}")
+            if column in _TAKEN or column.startswith(("sent_", "record_")) or self.ids.count(column) > 1:
+                raise ConfigurationError(
+                    f"ids of {self.name} name {column!r}, which is taken.",
+                    remedy=f"Name each column once, such as {', '.join(COMMON_IDS)}, or a column of its own.",
+                )
+
+    @property
+    def further_ids(self) -> tuple[str, ...]:
+        """The id columns that not every lake has."""
+        return tuple(column for column in self.ids if column not in COMMON_IDS)
 
     def topic(self, stream: StreamName) -> str:
         """Return the Kafka topic that a stream reads."""

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from datetime import date
 
 from lake_assets.engagement.model.lake import EngagementLake
-from lake_assets.engagement.requests.identity import OPS
+from lake_assets.engagement.requests.identity import OPS, PERSON
 from lake_assets.engagement.requests.retention_rules import RETENTION_OPS, TTL_DAYS
 from lake_assets.errors import ConfigurationError
 
@@ -15,6 +15,9 @@ NOT_JSON = "not JSON"
 UNKNOWN_ORG = "unknown org"
 RECORD = "record"
 """Column with the typed values of a record that a message carries; nulls if it carries none."""
+
+COLUMN = "column"
+"""Field of a request with the id column that it names."""
 
 ISO_DATE = r"^\d{4}-\d{2}-\d{2}$"
 ISO_TIME = r"^\d{4}-\d{2}-\d{2}[T ]\d{2}:\d{2}:\d{2}(\.\d{1,6})?(Z|[+-]\d{2}:?\d{2})?$"
@@ -55,7 +58,7 @@ class Format:
         required_unless: Field → (another field, the value of it that makes the first one optional).
         range: Numeric field → (minimum, maximum).
         record: (field, format) of an object that is stored as its JSON text; None if there is none.
-        people: Column with the id of a person → column with the time of the statement about that person.
+        people: SQL of the id of a person → column with the time of the statement about that person.
         erases: Whether a valid message asks for the erasure of these people, and is applied even if they are erased.
         keys: Field → its key in the JSON object, where that is another name.
         policies: Fields whose missing value is replaced by a value that the org has registered.
@@ -79,6 +82,12 @@ class Format:
         """Return the format that a batch of an earlier version is completed with."""
         record = (self.record[0], self.record[1].of_old_batch()) if self.record else None
         return replace(self, record=record, is_of_old_batch=True)
+
+    def without_column(self) -> Format:
+        """Return the format without the column that a request names, which earlier versions did not know."""
+        fields = {name: kind for name, kind in self.fields.items() if name != COLUMN}
+        choices = {name: values for name, values in self.choices.items() if name != COLUMN}
+        return replace(self, fields=fields, choices=choices)
 
     def key(self, path: str) -> str:
         """Return the path of a field in the JSON object."""
@@ -108,6 +117,7 @@ def ingestion_format(lake: EngagementLake) -> Format:
             "rep_id": "string",
             "outcome": "string",
             "engaged_at": "timestamp",
+            **dict.fromkeys(lake.further_ids, "string"),
         },
         required=("org_id", "engagement_id", "who_id", "kind", "engaged_at"),
         nested=("engagement", lake.fields),
@@ -137,18 +147,26 @@ def mutation_format(lake: EngagementLake) -> Format:
             "insert_record": "string",
             "engagement_date": "date",
             "executed_at": "timestamp",
+            COLUMN: "string",
         },
         required=("org_id", "request_id", "op", "old_id", "executed_at"),
-        choices={"op": OPS},
+        choices={"op": OPS, COLUMN: lake.ids},
         required_unless={"new_id": ("op", "delete")},
         record=("insert_record", record_format(lake)),
         people={
-            "old_id": "executed_at",
-            "new_id": "executed_at",
-            f"{RECORD}.who_id": f"{RECORD}.engaged_at",
+            _of_person("old_id", lake): "executed_at",
+            _of_person("new_id", lake): "executed_at",
+            f"{RECORD}.{PERSON}": f"{RECORD}.engaged_at",
         },
         keys=lake.message_keys,
     )
+
+
+def _of_person(column: str, lake: EngagementLake) -> str:
+    """Return an id of a request as SQL, null if the request names no person."""
+    if lake.ids == (PERSON,):
+        return column
+    return f"CASE WHEN coalesce(`column`, '{lake.ids[0]}') = '{PERSON}' THEN {column} END"
 
 
 def retention_format(lake: EngagementLake) -> Format:

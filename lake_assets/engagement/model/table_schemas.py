@@ -47,14 +47,31 @@ ENGAGEMENT_COLUMNS: Mapping[str, str] = {
     "outcome": "string",
     "engaged_at": "timestamp",
 }
-"""Columns of every lake. The struct `engagement` with the fields of the lake follows them, and then `SENT_WHO_ID`."""
+"""Columns of every lake. The struct `engagement` with the fields of the lake follows them, then further id columns that
+the lake declares, and then the ids as they were sent."""
 
 SENT_WHO_ID = "sent_who_id"
-"""Column with the id that a row was sent with, whatever it was moved to; string.
 
-Null if requests act on the row by its present id: in rows of lakes of earlier versions, and in records that requests
-have put in place.
-"""
+
+def sent(column: str) -> str:
+    """Return the column with the id that a row was sent with in an id column, whatever it was moved to; string.
+
+    Null if requests act on the row by its present id: in rows of lakes of earlier versions, in those from before the
+    column was declared as one of ids, and in records that requests have put in place.
+    """
+    return f"sent_{column}"
+
+
+def row_columns(lake: EngagementLake) -> dict[str, str]:
+    """Return column → type of what a message says about a row of `engagement`, without the ids as they were sent."""
+    struct = ", ".join(f"{name}: {kind}" for name, kind in lake.fields.items())
+    return {**ENGAGEMENT_COLUMNS, ENGAGEMENT: f"struct<{struct}>", **dict.fromkeys(lake.further_ids, "string")}
+
+
+def engagement_columns(lake: EngagementLake) -> dict[str, str]:
+    """Return column → type of the table `engagement`."""
+    return {**row_columns(lake), **{sent(column): "string" for column in lake.ids}}
+
 
 NOTIFICATION_COLUMNS: Mapping[str, str] = {
     "org_id": "string",
@@ -91,10 +108,13 @@ MUTATION_REQUEST_COLUMNS: Mapping[str, str] = {
     "first_date": "date",
     "last_date": "date",
     "batch_id": "bigint",
+    "column": "string",
 }
 """A log: each batch appends a row for each request that it tries. The row with the greatest batch_id is current.
 
+- engagement_date: The request acts on rows of this day alone; null: on all.
 - insert_record: The JSON object as the message had it.
+- column: The id column that the request names; null in rows of earlier versions: `who_id`.
 - first_date, last_date: Dates of the org's rows that requests of the batch may act on, both inclusive; null if there
   were none.
 
@@ -117,9 +137,12 @@ SETTLED_REQUEST_COLUMNS: Mapping[str, str] = {
     "record_engaged_at": "timestamp",
     "records": "int",
     "batch_id": "bigint",
+    "engagement_date": "date",
+    "column": "string",
 }
 """One row for each request that is applied or dead.
 
+- engagement_date, column: As in the log of requests; rows of earlier versions have null, and act on all rows.
 - record_*: Of the record that the request carries; null if it carries none.
 - records: 1 if it carries a record, else 0. The log has its maximum for each file, so readers of records skip others.
 
@@ -176,10 +199,8 @@ class TableSchema:
 
 def spark_tables(lake: EngagementLake) -> tuple[TableSchema, ...]:
     """Return the tables of a lake that Spark creates: all but the checkpoint table."""
-    fields = ", ".join(f"{name}: {kind}" for name, kind in lake.fields.items())
-    engagement_columns = {**ENGAGEMENT_COLUMNS, "engagement": f"struct<{fields}>", SENT_WHO_ID: "string"}
     return (
-        TableSchema(ENGAGEMENT, engagement_columns, ("org_id",), _ENGAGEMENT_PROPERTIES),
+        TableSchema(ENGAGEMENT, engagement_columns(lake), ("org_id",), _ENGAGEMENT_PROPERTIES),
         TableSchema(MUTATION_REQUEST, MUTATION_REQUEST_COLUMNS, properties=_MUTATION_REQUEST_PROPERTIES),
         TableSchema(SETTLED_REQUEST, SETTLED_REQUEST_COLUMNS, ("org_id",), SETTLED_REQUEST_PROPERTIES),
         TableSchema(NOTIFICATION, NOTIFICATION_COLUMNS, ("org_id", "ingestion_hour")),

@@ -29,6 +29,7 @@ from lake_assets.engagement.model.table_schemas import (
     create_statement,
     spark_tables,
 )
+from lake_assets.engagement.requests.identity import PERSON
 from lake_assets.engagement.requests.retention_rules import check_ttl_days
 from lake_assets.errors import UsageError
 from lake_assets.incremental.engine.erasures import KeyedHash, erasure_key
@@ -271,5 +272,9 @@ def applied_requests(log: DataFrame) -> DataFrame:
 
 
 def linking_requests(log: DataFrame) -> DataFrame:
-    """Return the requests that tell which ids are one person's, also pending and dead ones: each one, or attempt."""
-    return log.where("old_id is not null")
+    """Return the requests that tell which ids are one person's, also pending and dead ones: each one, or attempt.
+
+    Args:
+        log: As `scoped` returns it.
+    """
+    return log.where(f"old_id is not null and `column` = '{PERSON}'")

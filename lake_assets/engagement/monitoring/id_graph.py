@@ -1,6 +1,7 @@
 """The requests of an org as a directed graph of its ids: an edge for each request that moves rows, with its time.
 
-Weakly connected components are independent of each other. Reads tables without Spark.
+Each id column has a graph of its own. Weakly connected components are independent of each other. Reads tables without
+Spark.
 """
 
 from __future__ import annotations
@@ -8,26 +9,40 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import date, datetime
 
 import networkx as nx
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from lake_assets.engagement.model.delta_log import is_table, open_table, read_rows
 from lake_assets.engagement.model.table_schemas import MUTATION_REQUEST, SETTLED_REQUEST
 from lake_assets.engagement.model.tables import LakeTables
 from lake_assets.engagement.requests.aliases import Alias, aliases
-from lake_assets.engagement.requests.identity import MutationRequest, Op, in_order
-from lake_assets.engagement.requests.related import connected_ids
+from lake_assets.engagement.requests.identity import PERSON, MutationRequest, Op, in_order
 from lake_assets.errors import UsageError
 
-_COLUMNS = ("request_id", "op", "old_id", "new_id", "executed_at", "partition", "offset", "status")
+_COLUMNS = (
+    "request_id",
+    "op",
+    "old_id",
+    "new_id",
+    "executed_at",
+    "partition",
+    "offset",
+    "status",
+    "engagement_date",
+    "column",
+)
 APPLIED = "applied"
 
 
 @dataclass(frozen=True)
 class Move:
-    """A request. status: only if it is `applied` has it moved rows. new_id: None for a delete."""
+    """A request. status: only if it is `applied` has it moved rows. new_id: None for a delete.
+
+    engagement_date: It moves rows of this day alone; None: of all days.
+    """
 
     request_id: str
     op: Op
@@ -35,6 +50,7 @@ class Move:
     new_id: str | None
     executed_at: datetime
     status: str
+    engagement_date: date | None
 
 
 @dataclass(frozen=True)
@@ -63,45 +79,66 @@ class Component:
 class ComponentSize:
     """A component by its size. id: the least of its ids."""
 
+    column: str
     id: str
     ids: int
     requests: int
 
 
-def component(tables: LakeTables, org: str, who_id: str) -> Component:
+def component(tables: LakeTables, org: str, identity: str, column: str | None = None) -> Component:
     """Return the component of an id.
 
+    Args:
+        column: The id column; None for the one in which requests name the id.
+
     Raises:
-        UsageError: The lake has no such org, or no request of the org names the id.
+        UsageError: The lake has no such org, or no request of the org names the id, or requests of several columns do.
     """
     requests = _requests(tables, org)
-    links = [*zip(requests["old_id"].to_pylist(), _targets(requests), strict=True)]
-    connected = connected_ids(links, [who_id])
-    chosen = [place for place, (old_id, _) in enumerate(links) if old_id in connected]
-    if not chosen:
+    found = {}
+    for name in [column] if column else dict.fromkeys(requests["column"].to_pylist()):
+        of_column = requests.filter(pc.equal(requests["column"], name))
+        old_ids = of_column["old_id"].to_pylist()
+        graph = digraph(zip(old_ids, _targets(of_column), strict=True)).to_undirected()
+        if identity in graph:
+            connected = nx.node_connected_component(graph, identity)
+            found[name] = of_column.take([place for place, old_id in enumerate(old_ids) if old_id in connected])
+    if not found:
         raise UsageError(
-            f"No request of {org} names the id {who_id!r}.",
+            f"No request of {org} names the id {identity!r}.",
             remedy=f"`lake engagement graph {tables.lake.name} {org}` lists ids that are named.",
         )
-    return describe([*_moves(requests.take(chosen))])
+    if len(found) > 1:
+        names = " and ".join(sorted(found))
+        raise UsageError(
+            f"Requests of {org} name the id {identity!r} in {names}.", remedy="Name one of them: `--column COLUMN`."
+        )
+    (moves,) = found.values()
+    return describe([*_moves(moves)])
 
 
-def components(tables: LakeTables, org: str) -> list[ComponentSize]:
+def components(tables: LakeTables, org: str, column: str | None = None) -> list[ComponentSize]:
     """Return the components of an org, the largest first.
+
+    Args:
+        column: The id column; None for all.
 
     Raises:
         UsageError: The lake has no such org.
     """
     requests = _requests(tables, org)
-    links = [*zip(requests["old_id"].to_pylist(), _targets(requests), strict=True)]
-    root: dict[str, str] = {}
-    for old_id, new_id in links:
-        first, second = _root(root, old_id), _root(root, old_id if new_id is None else new_id)
-        root[max(first, second)] = min(first, second)
-    ids = Counter(_root(root, each) for each in [*root])
-    counts = Counter(_root(root, old_id) for old_id, _ in links)
-    found = [ComponentSize(least, ids[least], counts[least]) for least in ids]
-    return sorted(found, key=lambda size: (-size.requests, -size.ids, size.id))
+    graph: nx.Graph[tuple[str, str]] = nx.Graph()
+    counts: Counter[tuple[str, str]] = Counter()
+    columns = requests["column"].to_pylist()
+    for name, old_id, new_id in zip(columns, requests["old_id"].to_pylist(), _targets(requests), strict=True):
+        if column in (None, name):
+            graph.add_edge((name, old_id), (name, old_id if new_id is None else new_id))
+            counts[name, old_id] += 1
+    found = []
+    for nodes in nx.connected_components(graph):
+        name, least = min(nodes)
+        found.append(ComponentSize(name, least, len(nodes), sum(counts[node] for node in nodes)))
+    return sorted(found, key=lambda size: (-size.requests, -size.ids, size.column, size.id))
 
 
 def describe(moves: list[tuple[MutationRequest, str]]) -> Component:
@@ -114,7 +151,15 @@ def describe(moves: list[tuple[MutationRequest, str]]) -> Component:
     return Component(
         ids=tuple(sorted(graph)),
         requests=tuple(
-            Move(each.request_id, each.op, each.old_id, each.target, each.executed_at, status[each.request_id])
+            Move(
+                each.request_id,
+                each.op,
+                each.old_id,
+                each.target,
+                each.executed_at,
+                status[each.request_id],
+                each.engagement_date,
+            )
             for each in ordered
         ),
         ends=tuple(aliases(each for each in ordered if status[each.request_id] == APPLIED)),
@@ -140,8 +185,16 @@ def _requests(tables: LakeTables, org: str) -> pa.Table:
     found = []
     for name in (SETTLED_REQUEST, MUTATION_REQUEST):
         if is_table(tables.location(name)):
-            rows = read_rows(open_table(tables.location(name)), [*_COLUMNS, "batch_id"], [("org_id", "=", org)])
-            found.append(rows.sort_by([("batch_id", "descending")]))
+            opened = open_table(tables.location(name))
+            known = {column.name for column in opened.schema().fields}
+            stored = [column for column in (*_COLUMNS, "batch_id") if column in known]
+            rows = read_rows(opened, stored, [("org_id", "=", org)])
+            for column, kind in (("column", pa.string()), ("engagement_date", pa.date32())):
+                if column not in known:  # of an earlier version
+                    rows = rows.append_column(column, pa.nulls(rows.num_rows, kind))
+            rows = rows.select([*_COLUMNS, "batch_id"]).sort_by([("batch_id", "descending")])
+            place = rows.schema.get_field_index("column")
+            found.append(rows.set_column(place, "column", pc.fill_null(rows["column"].cast(pa.string()), PERSON)))
     table = pa.concat_tables(found)
     seen: set[str] = set()
     places = []
@@ -162,14 +215,3 @@ def _moves(requests: pa.Table) -> Iterator[tuple[MutationRequest, str]]:
     for row in requests.select(_COLUMNS).to_pylist():
         status = row.pop("status")
         yield MutationRequest(**row), status
-
-
-def _root(root: dict[str, str], each: str) -> str:
-    """Return the root of an id, and shorten the way to it."""
-    path = []
-    while root.setdefault(each, each) != each:
-        path.append(each)
-        each = root[each]
-    for passed in path:
-        root[passed] = each
-    return each

@@ -18,13 +18,12 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
 
 import pyarrow as pa
-from pyarrow.compute import is_in
 from pyarrow.fs import FileSystem, FileType
 from pyarrow.parquet import ParquetFile
 
 from lake_assets.engagement.model import idempotent
 from lake_assets.engagement.model.checkpoint import Batch
-from lake_assets.engagement.model.delta_log import MILLISECONDS, open_table, read_rows
+from lake_assets.engagement.model.delta_log import MILLISECONDS, Commit, open_table, read_rows
 from lake_assets.engagement.model.lake import STREAMS, StreamName
 from lake_assets.engagement.model.lakes import lake_named
 from lake_assets.engagement.model.table_schemas import ENGAGEMENT, MUTATION_REQUEST, NO_MISTAKES, NOTIFICATION
@@ -196,16 +195,14 @@ class BatchEffect:
     ids_moved: int = 0
 
 
-def batch_effect(tables: LakeTables, name: StreamName, batch: Batch, version: int | None) -> BatchEffect:
+def batch_effect(tables: LakeTables, name: StreamName, batch: Batch, commit: Commit | None) -> BatchEffect:
     """Return what a finished batch has done, as far as the tables still tell.
 
     Args:
-        version: That of the engagement table which its data commit made; None if it made none.
+        commit: Its data commit; None if it made none, or if the log does not have it any more.
     """
     letters = tables.dead_letters(batch)
     dead = sum(count for reason, count in letters.items() if reason not in NO_MISTAKES)
-    commits = [] if version is None else tables.history(ENGAGEMENT, since=version - 1)
-    commit = next((each for each in commits if each.version == version), None)
     counts = {} if commit is None else asdict(total_counts(commit))
     if name != "mutation":
         return BatchEffect(**counts, dead_letters=dead)
@@ -225,11 +222,22 @@ def collapsed(effect: BatchEffect) -> str:
 
 
 def _count_ids(tables: LakeTables, version: int) -> int:
-    """Return the number of ids that rows had before a commit changed or deleted them."""
-    columns, seen = ["org_id", "who_id"], set[tuple[str, str]]()
-    for batch in changed_rows(tables, version - 1, version, [version], columns=[*columns, "_change_type"]):
-        before = batch.filter(is_in(batch["_change_type"], pa.array(["update_preimage", "delete"])))
-        seen.update(zip(before["org_id"].to_pylist(), before["who_id"].to_pylist(), strict=True))
+    """Return the number of ids that rows had before a commit changed or deleted them.
+
+    If the lake has several id columns, an update counts for those whose id it changed, a deletion for the first one.
+    """
+    ids = [*tables.lake.ids]
+    key = ["org_id"] if len(ids) == 1 else ["org_id", "engagement_id", "engaged_at"]
+    seen, before, after = set[tuple[str, str, str]](), set[tuple[Any, ...]](), set[tuple[Any, ...]]()
+    for batch in changed_rows(tables, version - 1, version, [version], columns=[*key, *ids, "_change_type"]):
+        rows = zip(*(batch[name].to_pylist() for name in ("_change_type", *key, *ids)), strict=True)
+        for kind, *row in rows:
+            if kind == "delete" or (len(ids) == 1 and kind == "update_preimage"):
+                seen.add((row[0], ids[0], row[len(key)]))
+            elif len(ids) > 1 and kind in ("update_preimage", "update_postimage"):
+                images = before if kind == "update_preimage" else after
+                images.update((column, *row[: len(key)], row[len(key) + n]) for n, column in enumerate(ids))
+    seen.update((org, column, identity) for column, org, *_, identity in before - after)
     return len(seen)
 
 

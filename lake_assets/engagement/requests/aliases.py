@@ -1,19 +1,32 @@
 """Where rows belong under whose id requests were executed: an id for each span of the time at which they engaged.
 
 Time decides, not the batch that a row or a request comes in: a request acts on the rows that have its old_id when it is
-executed and that engaged until then. Replay defines the right result, as in `identity`: of the requests that were
-executed since a row engaged, the first one that names the row's id decides, together with all that follow. So an alias
-holds from one request of its id to the next, and an id that is used again belongs to whom it belonged at that time.
+executed and that engaged until then; one with an engagement_date acts on those of that day (UTC) alone. Replay defines
+the right result, as in `identity`. Walked backwards in time, each request adds one span to its old_id: from the former
+request of that id to its own time. A day is a part of a span, so dated requests need nothing else.
 """
 
 from __future__ import annotations
 
-from bisect import bisect_left
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import date, datetime, time, timedelta
 
-from lake_assets.engagement.requests.identity import FinalIds, MutationRequest, in_order, prepend
+from lake_assets.engagement.requests.identity import (
+    DatedEnds,
+    End,
+    FinalIds,
+    MutationRequest,
+    in_order,
+    of_day,
+    prepend,
+)
+
+_DAY = timedelta(days=1)
+_TICK = timedelta(microseconds=1)
+
+_Piece = tuple[datetime, str | None]
+"""Rows that engaged after the piece before (all, for the first one) and until this time end at this id."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,7 +36,7 @@ class Alias:
     Attributes:
         new_id: None if the rows are deleted.
         after: Exclusive; None for no bound.
-        until: Inclusive, when the request was executed that decides.
+        until: Inclusive.
     """
 
     old_id: str
@@ -33,7 +46,7 @@ class Alias:
 
 
 def aliases(requests: Iterable[MutationRequest]) -> list[Alias]:
-    """Return where requests of one org lead rows.
+    """Return where requests of one org and column lead rows.
 
     Args:
         requests: Requests in any order.
@@ -41,38 +54,13 @@ def aliases(requests: Iterable[MutationRequest]) -> list[Alias]:
     Returns:
         Aliases in order; those of one id do not overlap. A row without an alias keeps its id.
     """
-    return [alias for alias in _all_aliases(in_order(requests)) if alias.new_id != alias.old_id]
-
-
-def late_aliases(applied: Iterable[MutationRequest], batch: Iterable[MutationRequest]) -> list[Alias]:
-    """Return where requests lead the rows of one org that arrived after some of them were applied.
-
-    Args:
-        applied: Requests of former batches, in any order.
-        batch: Requests that are applied only now.
-
-    Returns:
-        Aliases in order; those of one id do not overlap. A row without an alias follows `aliases(batch)`, as former
-        rows do.
-    """
-    batch_requests = in_order(batch)
-    usual: dict[tuple[str, datetime], str | None] = {}
-    for alias in _all_aliases(batch_requests):
-        usual[alias.old_id, alias.until] = alias.new_id
-    moved_by_batch = {request.old_id for request in batch_requests}
-    found: list[Alias] = []
-    for alias in _all_aliases(in_order([*applied, *batch_requests])):
-        is_kept = alias.new_id == alias.old_id and alias.old_id not in moved_by_batch
-        is_usual = usual.get((alias.old_id, alias.until), _NOWHERE) == alias.new_id
-        if not is_kept and not is_usual:
-            found.append(alias)
-    return found
+    return changed_aliases((), requests, ())
 
 
 def changed_aliases(
     applied: Iterable[MutationRequest], batch: Iterable[MutationRequest], arrived: Collection[str]
 ) -> list[Alias]:
-    """Return where a batch leads rows of one org, by the ids that they were sent with.
+    """Return where a batch leads rows of one org and column, by the ids that they were sent with.
 
     All requests act on a row in order of time, in whatever batches they came. So a request may change the way of rows
     that later requests have moved before.
@@ -86,42 +74,60 @@ def changed_aliases(
         Aliases in order; those of one id do not overlap. A row without an alias stays where it is.
     """
     applied_requests = in_order(applied)
-    former = _all_aliases(applied_requests)
-    former_ends = [(alias.old_id, alias.until) for alias in former]
+    before, after = _spans(applied_requests), _spans(in_order([*applied_requests, *batch]))
     found: list[Alias] = []
-    for alias in _all_aliases(in_order([*applied_requests, *batch])):
-        place = bisect_left(former_ends, (alias.old_id, alias.until))
-        was_moved = place < len(former) and former[place].old_id == alias.old_id
-        before = former[place].new_id if was_moved else alias.old_id
-        is_late = alias.old_id in arrived and alias.new_id != alias.old_id
-        if alias.new_id != before or is_late:
-            found.append(alias)
+    for old_id in sorted(after):
+        former = iter([*_pieces(before.get(old_id, []))])
+        until, was = next(former, (None, old_id))
+        start: datetime | None = None
+        pieces = [*_pieces(after[old_id])]
+        ends = sorted({end for end, _ in pieces} | {end for end, _ in _pieces(before.get(old_id, []))})
+        now = iter(pieces)
+        next_end, new_id = next(now, (None, old_id))
+        for end in ends:
+            while until is not None and until < end:
+                until, was = next(former, (None, old_id))
+            while next_end is not None and next_end < end:
+                next_end, new_id = next(now, (None, old_id))
+            if new_id != was or (new_id != old_id and old_id in arrived):
+                found.append(Alias(old_id, new_id, start, end))
+            start = end
     return found
 
 
-_NOWHERE = ""
-"""No id: ids are not blank."""
-
-
-def _all_aliases(ordered: Sequence[MutationRequest]) -> list[Alias]:
-    """Return the aliases of requests in the order of replay, also those that lead rows back to their own id."""
+def _spans(ordered: list[MutationRequest]) -> dict[str, list[tuple[datetime, End]]]:
+    """Return id → its requests' times, the last one first, each with where rows end that meet it and all later ones."""
     final_ids: FinalIds = {}
-    found: list[Alias] = []
-    for request, after in zip(reversed(ordered), reversed(_starts(ordered)), strict=True):
-        new_id = prepend(request, final_ids)
-        if after != request.executed_at:
-            found.append(Alias(request.old_id, new_id, after, request.executed_at))
-    return sorted(found, key=lambda alias: (alias.old_id, alias.until))
+    found: dict[str, list[tuple[datetime, End]]] = {}
+    for request in reversed(ordered):
+        found.setdefault(request.old_id, []).append((request.executed_at, prepend(request, final_ids)))
+    return found
 
 
-def _starts(ordered: Iterable[MutationRequest]) -> list[datetime | None]:
-    """Return when the former request of the same id was executed, for each request; None if there is none.
+def _pieces(spans: list[tuple[datetime, End]]) -> Iterator[_Piece]:
+    """Yield the pieces of an id in order of time: its spans, cut where a day has an end of its own.
 
-    Of requests of one id at the same instant, the first one decides; the others have an empty span.
+    Of requests at the same instant, the first one decides; the others have an empty span.
     """
-    last: dict[str, datetime] = {}
-    starts: list[datetime | None] = []
-    for request in ordered:
-        starts.append(last.get(request.old_id))
-        last[request.old_id] = request.executed_at
-    return starts
+    start: datetime | None = None
+    for until, end in reversed(spans):
+        if until == start:
+            continue
+        for day in sorted(end.days) if isinstance(end, DatedEnds) else ():
+            before_day, last = _bounds(day, until)
+            last = min(last, until)
+            if (start is not None and last <= start) or before_day >= until:
+                continue
+            if start is None or before_day > start:
+                yield before_day, of_day(end, None)
+            yield last, of_day(end, day)
+            start = last
+        if start is None or start < until:
+            yield until, of_day(end, None)
+        start = until
+
+
+def _bounds(day: date, like: datetime) -> tuple[datetime, datetime]:
+    """Return the last instant before a day, and its last one, in the zone of another time."""
+    midnight = datetime.combine(day, time.min, like.tzinfo)
+    return midnight - _TICK, midnight + _DAY - _TICK

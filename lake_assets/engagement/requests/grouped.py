@@ -1,16 +1,18 @@
-"""The functions of this package applied by org on Spark's executors, which must have this package."""
+"""The functions of this package applied on Spark's executors, which must have this package.
+
+A task is some components of the graph of an org and id column: other requests meet them on rows alone.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import astuple, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from lake_assets.engagement.requests.aliases import Alias, aliases, changed_aliases, late_aliases
-from lake_assets.engagement.requests.identity import MutationRequest, Record
+from lake_assets.engagement.requests.aliases import Alias, aliases, changed_aliases
+from lake_assets.engagement.requests.identity import PERSON, MutationRequest, Record
 from lake_assets.engagement.requests.pending import Engaged, applicable, status_after_attempt
 from lake_assets.engagement.requests.record_placement import place_records
-from lake_assets.engagement.requests.related import connected_ids
 from lake_assets.engagement.requests.retention_rules import (
     RetentionRequest,
     cut_off,
@@ -19,40 +21,43 @@ from lake_assets.engagement.requests.retention_rules import (
 )
 
 if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
     import pandas as pd
-    from pyspark.sql import DataFrame
+    import pyarrow as pa
+    from pyspark.sql import Column, DataFrame
 
-ALIASES = "org_id string, old_id string, new_id string, after timestamp, until timestamp"
-PLACED_RECORDS = "org_id string, engagement_id string, request_id string, who_id string"
+    Codes = npt.NDArray[np.int32]
+
+_OF = ["org_id", "column"]
+_KEY = [*_OF, "part"]
+"""A task."""
+PARTS = "hash bigint, part int"
+REQUESTS_OF_A_PART = 50_000
+"""A part is larger if a single component is. Python takes 1.7 kB for a request."""
+
+ALIASES = "org_id string, column string, old_id string, new_id string, after timestamp, until timestamp"
+PLACED_RECORDS = "org_id string, engagement_id string, request_id string, who_id string, ids map<string,string>"
 RETENTION_LIMITS = "org_id string, who_id string, person string, until timestamp"
 RECORD_IDS = ("record_engagement_id", "record_who_id")
 """Columns that describe the record of a request; null if it carries none."""
+RECORD_PLACE = (*RECORD_IDS, "record_date", "record_ids")
+"""What decides where a record ends: also its date, and a map of further id columns to its ids."""
 
 _RETENTION_REQUEST = ("request_id", "op", "ttl_days", "who_id", "requested_at")
-_REQUEST = ("request_id", "op", "old_id", "new_id", "executed_at", "partition", "offset")
+_REQUEST = ("request_id", "op", "old_id", "new_id", "executed_at", "partition", "offset", "engagement_date", "column")
 _IS_OF_BATCH = "of_batch"
 
 
 def aliases_by_org(requests: DataFrame) -> DataFrame:
-    """Return where requests lead rows: `ALIASES`. All requests of an org are processed in one task.
+    """Return where requests lead rows: `ALIASES`.
 
     Args:
         requests: org_id string, request_id string, op string, old_id string, new_id string (null for a delete),
-            executed_at timestamp, partition int, offset long.
+            executed_at timestamp, partition int, offset long, engagement_date date, column string, part int.
     """
-    by_org = requests.select("org_id", *_REQUEST).groupBy("org_id")
+    by_org = requests.select("org_id", *_REQUEST, "part").groupBy(*_KEY)
     return by_org.applyInPandas(_aliases_of_org, ALIASES)
-
-
-def late_aliases_by_org(applied: DataFrame, batch: DataFrame) -> DataFrame:
-    """Return where applied requests and those of a batch lead late rows, as `late_aliases` does: `ALIASES`.
-
-    Args:
-        applied: As for `aliases_by_org`.
-        batch: As for `aliases_by_org`.
-    """
-    both = _union(applied, batch.select("org_id", *_REQUEST))
-    return both.groupBy("org_id").applyInPandas(_late_aliases_of_org, ALIASES)
 
 
 def changed_aliases_by_org(applied: DataFrame, batch: DataFrame, arrived: DataFrame) -> DataFrame:
@@ -61,35 +66,54 @@ def changed_aliases_by_org(applied: DataFrame, batch: DataFrame, arrived: DataFr
     Args:
         applied: As for `aliases_by_org`.
         batch: As for `aliases_by_org`.
-        arrived: org_id string, id string: ids with new rows.
+        arrived: org_id string, column string, part int, id string: ids with new rows.
     """
-    both = _union(applied, batch.select("org_id", *_REQUEST)).groupBy("org_id")
-    ids = arrived.select("org_id", "id").groupBy("org_id")
+    both = _union(applied, batch.select("org_id", *_REQUEST, "part")).groupBy(*_KEY)
+    ids = arrived.select(*_KEY, "id").groupBy(*_KEY)
     return both.cogroup(ids).applyInPandas(_changed_aliases_of_org, ALIASES)
 
 
-def related_by_org(applied: DataFrame, ids: DataFrame) -> DataFrame:
-    """Return the applied requests that are connected with some ids, directly or through others.
+def parts_by_org(links: DataFrame) -> DataFrame:
+    """Return the ids of the components with a wanted link, as hashes, and the part of each: `PARTS`.
+
+    Of two ids with one hash, the components are in one part, which does no harm.
 
     Args:
-        applied: As for `aliases_by_org`.
-        ids: org_id string, id string.
-
-    Returns:
-        The columns of `applied` that `aliases_by_org` needs.
+        links: org_id string, column string, old_id string, new_id string (null for a delete or an id alone) of
+            requests; is_wanted boolean.
     """
-    requests = applied.select("org_id", *_REQUEST)
-    both = requests.groupBy("org_id").cogroup(ids.select("org_id", "id").groupBy("org_id"))
-    return both.applyInPandas(_related_of_org, requests.schema)
+    from pyspark.sql import functions as F
+
+    old = _hash("old_id")
+    new = F.when(F.col("new_id").isNotNull(), _hash("new_id")).otherwise(old)
+    ends = links.select(F.xxhash64(*_OF).alias("graph"), old.alias("old"), new.alias("new"), "is_wanted")
+    return ends.groupBy("graph").applyInArrow(lambda table: parts_of_graph(table), PARTS)
+
+
+def with_part(rows: DataFrame, parts: DataFrame, identity: str) -> DataFrame:
+    """Return the rows of the ids that have a part, with it.
+
+    Args:
+        rows: org_id string, column string, and the id.
+        parts: As `parts_by_org` returns them.
+        identity: The column with the id.
+    """
+    return rows.withColumn("hash", _hash(identity)).join(parts, "hash").drop("hash")
+
+
+def _hash(identity: str) -> Column:
+    from pyspark.sql import functions as F
+
+    return F.xxhash64(*_OF, identity)
 
 
 def place_records_by_org(requests: DataFrame) -> DataFrame:
     """Return where the records of requests end: `PLACED_RECORDS`. who_id is null where no row is left.
 
     Args:
-        requests: As for `aliases_by_org`, and `RECORD_IDS`, strings.
+        requests: As for `aliases_by_org`, and `RECORD_PLACE`.
     """
-    by_org = requests.select("org_id", *_REQUEST, *RECORD_IDS).groupBy("org_id")
+    by_org = requests.select("org_id", *_REQUEST, *RECORD_PLACE).groupBy("org_id")
     return by_org.applyInPandas(_place_records_of_org, PLACED_RECORDS)
 
 
@@ -104,8 +128,14 @@ def limits_by_org(requests: DataFrame, links: DataFrame) -> DataFrame:
         `RETENTION_LIMITS`. A row with a who_id erases that id; until is inclusive, person is the least id of the same
         person. A row without a who_id is the cut-off of the org; until is exclusive.
     """
+    from pyspark.sql import functions as F
+
+    persons = requests.where("who_id is not null")
+    ends = links.select(*_OF, "old_id", "new_id", F.lit(False).alias("is_wanted"))
+    ends = ends.union(persons.select("org_id", F.lit(PERSON), "who_id", F.lit(None), F.lit(True)))
+    related = with_part(links, parts_by_org(ends), "old_id")
     requests_by_org = requests.select("org_id", *_RETENTION_REQUEST).groupBy("org_id")
-    links_by_org = links.select("org_id", *_REQUEST).groupBy("org_id")
+    links_by_org = related.select("org_id", *_REQUEST).groupBy("org_id")
     both = requests_by_org.cogroup(links_by_org)
     return both.applyInPandas(_limits_of_org, RETENTION_LIMITS)
 
@@ -114,11 +144,11 @@ def attempt_by_org(requests: DataFrame, applied: DataFrame, present: DataFrame, 
     """Return the requests with one more attempt and their status after it.
 
     Args:
-        requests: Columns as for `place_records_by_org`, attempts int, status string, and any others.
+        requests: Columns as for `place_records_by_org`, part int, attempts int, status string, and any others.
         applied: Requests of former batches, as for `aliases_by_org`.
-        present: Rows: org_id string, who_id string, engaged_at timestamp, is_as_sent boolean: whether who_id is the id
-            that the row was sent with, so that applied requests act on it, too. It must not contain orgs that have
-            neither requests nor applied ones.
+        present: Rows: org_id string, column string, part int, id string, engaged_at timestamp, day date (null if no
+            request is dated), is_as_sent boolean: whether id is the one that the row was sent with, so that applied
+            requests act on it, too. It must not contain parts that have neither requests nor applied ones.
     """
 
     def attempt_org(frame: pd.DataFrame, ids: pd.DataFrame) -> pd.DataFrame:
@@ -140,54 +170,81 @@ def attempt_by_org(requests: DataFrame, applied: DataFrame, present: DataFrame, 
         return _frame(columns, zip(*columns.values(), strict=True))
 
     names = requests.columns
-    requests_by_org = _union(applied, requests).groupBy("org_id")
-    return requests_by_org.cogroup(present.groupBy("org_id")).applyInPandas(attempt_org, requests.schema)
+    requests_by_org = _union(applied, requests).groupBy(*_KEY)
+    return requests_by_org.cogroup(present.groupBy(*_KEY)).applyInPandas(attempt_org, requests.schema)
 
 
 def _union(applied: DataFrame, batch: DataFrame) -> DataFrame:
     """Return applied requests and those of a batch, with the columns of the batch and `_IS_OF_BATCH`."""
     from pyspark.sql import functions as F
 
-    former = applied.select("org_id", *_REQUEST).withColumn(_IS_OF_BATCH, F.lit(False))
+    former = applied.select("org_id", *_REQUEST, "part").withColumn(_IS_OF_BATCH, F.lit(False))
     return batch.withColumn(_IS_OF_BATCH, F.lit(True)).unionByName(former, allowMissingColumns=True)
 
 
 def _aliases_of_org(frame: pd.DataFrame) -> pd.DataFrame:
-    return _alias_frame(_org(frame), aliases(_requests(frame)))
+    return _alias_frame(frame, aliases(_requests(frame)))
 
 
 def _changed_aliases_of_org(frame: pd.DataFrame, arrived: pd.DataFrame) -> pd.DataFrame:
     if frame.empty:
-        return _alias_frame("", [])
+        return _frame(_names(ALIASES), [])
     former = _requests(frame[~frame[_IS_OF_BATCH]])
     batch = _requests(frame[frame[_IS_OF_BATCH]])
-    return _alias_frame(_org(frame), changed_aliases(former, batch, set(_values(arrived["id"]))))
+    return _alias_frame(frame, changed_aliases(former, batch, set(_values(arrived["id"]))))
 
 
-def _late_aliases_of_org(frame: pd.DataFrame) -> pd.DataFrame:
-    former = _requests(frame[~frame[_IS_OF_BATCH]])
-    batch = _requests(frame[frame[_IS_OF_BATCH]])
-    return _alias_frame(_org(frame), late_aliases(former, batch))
-
-
-def _alias_frame(org: str, found: Iterable[Alias]) -> pd.DataFrame:
-    rows = [(org, *astuple(alias)) for alias in found]
+def _alias_frame(requests: pd.DataFrame, found: Iterable[Alias]) -> pd.DataFrame:
+    key = [str(requests[name].iloc[0]) for name in _OF]
+    rows = [(*key, alias.old_id, alias.new_id, alias.after, alias.until) for alias in found]
     return _frame(_names(ALIASES), rows)
 
 
-def _related_of_org(frame: pd.DataFrame, ids: pd.DataFrame) -> pd.DataFrame:
-    columns = {name: _values(frame[name]) for name in frame.columns}
-    links = list(zip(columns["old_id"], columns["new_id"], strict=True))
-    connected = connected_ids(links, _values(ids["id"]))
-    rows = zip(*columns.values(), strict=True)
-    related = [row for row, (old_id, _) in zip(rows, links, strict=True) if old_id in connected]
-    return _frame(columns, related)
+def parts_of_graph(links: pa.Table, most: int = REQUESTS_OF_A_PART) -> pa.Table:
+    """Return `PARTS` of one org and column. Pure.
+
+    Args:
+        links: old int64, new int64: hashes of the ids; is_wanted bool.
+        most: Requests of a part, unless a component has more.
+    """
+    import numpy as np
+    import pyarrow as pa
+
+    ends = np.concatenate([links["old"].to_numpy(), links["new"].to_numpy()])
+    is_wanted = links["is_wanted"].to_numpy()
+    hashes, places = np.unique(ends, return_inverse=True)
+    del ends, links
+    first, second = np.split(places.astype(np.int32), 2)
+    del places
+    component = _components(first, second, len(hashes))
+    wanted = np.unique(component[first[is_wanted]])
+    sizes = np.bincount(component[first], minlength=len(hashes))[wanted]
+    part_of = np.full(len(hashes), -1, dtype=np.int32)
+    part_of[wanted] = (np.cumsum(sizes) - sizes) // most
+    part = part_of[component]
+    return pa.table({"hash": hashes[part >= 0], "part": part[part >= 0]})
+
+
+def _components(first: Codes, second: Codes, count: int) -> Codes:
+    """Return the least node of the component of each node 0 to count. first, second: the nodes that edges connect."""
+    import numpy as np
+
+    least = np.arange(count, dtype=np.int32)
+    while True:
+        one, other = least[first], least[second]
+        differ = one != other
+        if not differ.any():
+            return least
+        one, other = one[differ], other[differ]
+        np.minimum.at(least, np.maximum(one, other), np.minimum(one, other))
+        while not np.array_equal(shorter := least[least], least):
+            least = shorter
 
 
 def _place_records_of_org(frame: pd.DataFrame) -> pd.DataFrame:
     org = _org(frame)
     found = place_records(_requests_with_records(frame))
-    rows = [(org, *astuple(record)) for record in found]
+    rows = [(org, each.engagement_id, each.request_id, each.who_id, dict(each.ids)) for each in found]
     return _frame(_names(PLACED_RECORDS), rows)
 
 
@@ -214,21 +271,20 @@ def _retention_requests(frame: pd.DataFrame) -> list[RetentionRequest]:
 
 def _requests(frame: pd.DataFrame) -> Iterator[MutationRequest]:
     columns = [_values(frame[name]) for name in _REQUEST]
-    for values in zip(*columns, strict=True):
+    without_record = [None] * len(frame)
+    for values in zip(*columns[:-2], without_record, *columns[-2:], strict=True):
         yield MutationRequest(*values)
 
 
 def _requests_with_records(frame: pd.DataFrame) -> Iterator[MutationRequest]:
-    columns = [_values(frame[name]) for name in RECORD_IDS]
-    for request, engagement_id, who_id in zip(_requests(frame), *columns, strict=True):
-        if engagement_id is None:
-            yield request
-        else:
-            yield replace(request, record=Record(engagement_id, who_id))
+    columns = [_values(frame[name]) for name in RECORD_PLACE]
+    for request, engagement_id, who_id, day, ids in zip(_requests(frame), *columns, strict=True):
+        record = None if engagement_id is None else Record(engagement_id, who_id, day, dict(ids or {}))
+        yield replace(request, record=record)
 
 
 def _engaged(frame: pd.DataFrame) -> Iterator[Engaged]:
-    yield from zip(_values(frame["who_id"]), _values(frame["engaged_at"]), strict=True)
+    yield from zip(*[_values(frame[name]) for name in ("id", "engaged_at", "day")], strict=True)
 
 
 def _org(frame: pd.DataFrame) -> str:

@@ -8,9 +8,9 @@ later requests is known.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass
-from datetime import datetime
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from datetime import date, datetime
 from typing import TYPE_CHECKING, Literal, get_args
 
 from lake_assets.errors import UsageError
@@ -21,16 +21,41 @@ if TYPE_CHECKING:
 Op = Literal["convert", "merge", "delete"]
 OPS: tuple[Op, ...] = get_args(Op)
 
-FinalIds = dict[str, str | None]
-"""Id → the id that its rows end under; None if they are deleted. Ids that keep their rows are absent."""
+PERSON = "who_id"
+"""The column with the id of a person. Requests of earlier versions all name it, and erasures follow it alone."""
+
+
+@dataclass(frozen=True, slots=True)
+class DatedEnds:
+    """Where rows of one id end, if the day on which they engaged decides. days: those that differ from the others."""
+
+    others: str | None
+    days: Mapping[date, str | None]
+
+
+End = str | DatedEnds | None
+"""Where rows of one id end; None if they are deleted."""
+
+FinalIds = dict[str, End]
+"""Id → where its rows end. Ids that keep their rows are absent."""
 
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """An engagement that a request carries. It replaces the row of its engagement_id, or is inserted, under who_id."""
+    """An engagement that a request carries. It replaces the row of its engagement_id, or is inserted, under its ids.
+
+    Attributes:
+        day: UTC day on which it engaged; None if only requests without a date act on it.
+        ids: Further id column → its id.
+    """
 
     engagement_id: str
     who_id: str
+    day: date | None = None
+    ids: Mapping[str, str | None] = field(default_factory=dict)
+
+    def id_of(self, column: str) -> str | None:
+        return self.who_id if column == PERSON else self.ids.get(column)
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +68,8 @@ class MutationRequest:
         partition: Kafka partition of the message.
         offset: Kafka offset of the message.
         record: Put in place after the rows have moved, so this request does not move it.
+        engagement_date: UTC day; the request acts on rows of that day alone. None: on all.
+        column: The id column that it names.
 
     Raises:
         UsageError: The op is unknown, or a convert or merge has no new_id.
@@ -56,6 +83,8 @@ class MutationRequest:
     partition: int
     offset: int
     record: Record | None = None
+    engagement_date: date | None = None
+    column: str = PERSON
 
     def __post_init__(self) -> None:
         if self.op not in OPS:
@@ -89,12 +118,23 @@ def id_graph(requests: Iterable[MutationRequest]) -> nx.Graph[str]:
     return graph
 
 
-def prepend(request: MutationRequest, final_ids: FinalIds) -> str | None:
-    """Add a request to the map of all later requests, and return the final id of the rows that it moves."""
-    target = request.target
+def prepend(request: MutationRequest, final_ids: FinalIds) -> End:
+    """Add a request to the map of all later requests of its column, and return where rows of its old_id end then."""
+    target, day = request.target, request.engagement_date
     final = None if target is None else final_ids.get(target, target)
+    if day is not None:
+        later = final_ids.get(request.old_id, request.old_id)
+        days = later.days if isinstance(later, DatedEnds) else {}
+        final = DatedEnds(of_day(later, None), {**days, day: of_day(final, day)})
     final_ids[request.old_id] = final
     return final
+
+
+def of_day(end: End, day: date | None) -> str | None:
+    """Return where rows of a day end; None for a day that no request names."""
+    if not isinstance(end, DatedEnds):
+        return end
+    return end.others if day is None else end.days.get(day, end.others)
 
 
 def _position(request: MutationRequest) -> tuple[datetime, int, int, str, str, str, str]:

@@ -6,8 +6,8 @@ A pending request has the stored status `parked`. Each later batch tries it agai
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable
-from datetime import datetime
+from collections.abc import Iterable, Mapping
+from datetime import date, datetime
 from typing import Literal
 
 from lake_assets.engagement.requests.identity import MutationRequest, in_order
@@ -15,8 +15,8 @@ from lake_assets.engagement.requests.identity import MutationRequest, in_order
 Status = Literal["applied", "parked", "dead"]
 
 
-Engaged = tuple[str, datetime]
-"""Id and engaged_at of a row."""
+Engaged = tuple[str, datetime] | tuple[str, datetime, date | None]
+"""Id and engaged_at of a row, and the day on which it engaged if a request names a day."""
 
 
 def applicable(
@@ -49,7 +49,7 @@ def applicable(
         if moves_rows_as_sent or moves_present_rows or request.record is not None:
             found.add(request.request_id)
         if request.record is not None:
-            present_rows.put(request.record.who_id)
+            present_rows.put(request.record.id_of(request.column), request.record.day)
     return found
 
 
@@ -57,28 +57,40 @@ class _Rows:
     """Rows while requests are replayed on them."""
 
     def __init__(self, rows: Iterable[Engaged]) -> None:
-        self._unmoved: defaultdict[str, list[datetime]] = defaultdict(list)
-        """Id → engaged_at of its rows that no request has moved yet, latest first."""
-        for identity, engaged_at in sorted(rows, reverse=True):
-            self._unmoved[identity].append(engaged_at)
-        self._moved_to: set[str] = set()
-        """Present ids of the rows that requests have moved, and of records. All requests to come are later."""
+        self._unmoved: defaultdict[str, defaultdict[date | None, list[datetime]]]
+        """Id → day → engaged_at of its rows that no request has moved yet."""
+        self._unmoved = defaultdict(lambda: defaultdict(list))
+        for identity, engaged_at, *day in rows:
+            self._unmoved[identity][day[0] if day else None].append(engaged_at)
+        for days in self._unmoved.values():
+            for times in days.values():
+                times.sort(reverse=True)
+        self._moved_to: defaultdict[str, set[date | None]] = defaultdict(set)
+        """Present ids of the rows that requests have moved, and of records → their days. All requests to come are
+        later."""
 
-    def put(self, identity: str) -> None:
+    def put(self, identity: str | None, day: date | None) -> None:
         """Add the row of a record."""
-        self._moved_to.add(identity)
+        if identity is not None:
+            self._moved_to[identity].add(day)
 
     def move(self, request: MutationRequest) -> bool:
         """Move the rows that a request finds, and return whether it finds any."""
-        unmoved = self._unmoved.get(request.old_id, [])
-        found = request.old_id in self._moved_to
-        while unmoved and unmoved[-1] <= request.executed_at:
-            unmoved.pop()
-            found = True
-        self._moved_to.discard(request.old_id)
+        wanted = request.engagement_date
+        unmoved: Mapping[date | None, list[datetime]] = self._unmoved.get(request.old_id, {})
+        moved = self._moved_to.get(request.old_id, set())
+        found = set[date | None]()
+        for day in {*unmoved, *moved} if wanted is None else {wanted}:
+            times = unmoved.get(day, [])
+            if day in moved:
+                found.add(day)
+            while times and times[-1] <= request.executed_at:
+                times.pop()
+                found.add(day)
+        moved -= found
         if found and request.target is not None:
-            self._moved_to.add(request.target)
-        return found
+            self._moved_to[request.target] |= found
+        return bool(found)
 
 
 def status_after_attempt(*, found: bool, attempts: int, max_attempts: int) -> Status:

@@ -6,10 +6,19 @@ and later requests move it. The last record of an engagement is current.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 
-from lake_assets.engagement.requests.identity import FinalIds, MutationRequest, in_order, prepend
+from lake_assets.engagement.requests.identity import (
+    PERSON,
+    FinalIds,
+    MutationRequest,
+    Record,
+    in_order,
+    of_day,
+    prepend,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,11 +28,13 @@ class PlacedRecord:
     Attributes:
         request_id: The request that carries the record.
         who_id: Final id of the record; None if it is deleted.
+        ids: Further id column → its final id.
     """
 
     engagement_id: str
     request_id: str
     who_id: str | None
+    ids: Mapping[str, str | None] = field(default_factory=dict)
 
 
 def place_records(requests: Iterable[MutationRequest]) -> list[PlacedRecord]:
@@ -32,12 +43,25 @@ def place_records(requests: Iterable[MutationRequest]) -> list[PlacedRecord]:
     Args:
         requests: Requests of one org, in any order.
     """
-    final_ids: FinalIds = {}
+    final_ids: defaultdict[str, FinalIds] = defaultdict(dict)
     found: dict[str, PlacedRecord] = {}
     for request in reversed(in_order(requests)):
         record = request.record
         if record is not None and record.engagement_id not in found:
-            who_id = final_ids.get(record.who_id, record.who_id)
-            found[record.engagement_id] = PlacedRecord(record.engagement_id, request.request_id, who_id)
-        prepend(request, final_ids)
+            found[record.engagement_id] = _placed(request.request_id, record, final_ids)
+        prepend(request, final_ids[request.column])
     return [found[engagement_id] for engagement_id in sorted(found)]
+
+
+def _placed(request_id: str, record: Record, final_ids: Mapping[str, FinalIds]) -> PlacedRecord:
+    """Return where a record ends. A request that deletes the id of any column deletes it."""
+    ends: dict[str, str | None] = {}
+    for column in (PERSON, *record.ids):
+        identity = record.id_of(column)
+        if identity is None:
+            ends[column] = None
+            continue
+        ends[column] = of_day(final_ids.get(column, {}).get(identity, identity), record.day)
+        if ends[column] is None:
+            return PlacedRecord(record.engagement_id, request_id, None)
+    return PlacedRecord(record.engagement_id, request_id, ends.pop(PERSON), ends)

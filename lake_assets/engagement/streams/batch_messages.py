@@ -7,10 +7,10 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from lake_assets.engagement.erasure.registry import ErasureRegistry
-from lake_assets.engagement.model.checkpoint import VALUES_ARE_THE_HOUSES, Batch
+from lake_assets.engagement.model.checkpoint import DATES_BIND, VALUES_ARE_THE_HOUSES, Batch
 from lake_assets.engagement.model.delta_log import open_table
 from lake_assets.engagement.model.kafka_topic import KafkaTopic
-from lake_assets.engagement.model.messages import Format
+from lake_assets.engagement.model.messages import COLUMN, Format
 from lake_assets.engagement.model.table_schemas import DEAD_LETTER, DEAD_LETTER_COLUMNS, ERASURE, ORG
 from lake_assets.engagement.model.tables import LakeTables
 from lake_assets.engagement.streams.message_validation import reject_messages, validate_messages
@@ -56,10 +56,16 @@ class BatchMessages:
         The messages of a rejected batch are not parsed. Their text is kept only if nobody was erased before, because it
         may name an erased person.
         """
+        from pyspark.sql import functions as F
+
         orgs = self.spark.createDataFrame(self.tables.rows_for(batch, ORG))
         messages = self.topic.read(self.spark, batch.messages)
         message_format = self.format if batch.rules >= VALUES_ARE_THE_HOUSES else self.format.of_old_batch()
-        validated = validate_messages(messages, message_format, orgs)
+        if batch.rules < DATES_BIND and COLUMN in self.format.fields:
+            validated = validate_messages(messages, message_format.without_column(), orgs)
+            validated = validated.withColumn(COLUMN, F.lit(None).cast("string"))
+        else:
+            validated = validate_messages(messages, message_format, orgs)
         if batch.rejected is None:
             return validated
         erasures = open_table(self.tables.location(ERASURE), batch.reads[ERASURE])

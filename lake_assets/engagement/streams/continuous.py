@@ -31,7 +31,7 @@ from lake_assets.engagement.model.lake import StreamName
 from lake_assets.engagement.model.offsets import Offsets
 from lake_assets.engagement.model.tables import LakeTables
 from lake_assets.engagement.streams.batch import Stream
-from lake_assets.engagement.streams.turn import TurnReport, coordinator, open_stream, take_turn, with_effect
+from lake_assets.engagement.streams.turn import TurnReport, coordinator, open_stream, take_turn
 from lake_assets.errors import LakeError, ServiceError, UsageError, chain_text, first_line
 
 if TYPE_CHECKING:
@@ -253,11 +253,8 @@ class _ContinuousStream:
             except UsageError as paused:  # the query waits, for Spark logs each failure of a query
                 self._report(paused)
                 self._sleep_unless_stopping(RETRY_SECONDS)
-        report = with_effect(
-            self.stream,
-            take_turn(
-                self.stream, self.coordinated, max_wait=self.max_wait, until=until, sleep=self._sleep_unless_stopping
-            ),
+        report = take_turn(
+            self.stream, self.coordinated, max_wait=self.max_wait, until=until, sleep=self._sleep_unless_stopping
         )
         self._turn_at = time.monotonic()
         self._told = ""

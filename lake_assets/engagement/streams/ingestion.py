@@ -13,11 +13,11 @@ from lake_assets.engagement.model.kafka_topic import KafkaTopic
 from lake_assets.engagement.model.messages import ingestion_format
 from lake_assets.engagement.model.table_schemas import (
     ENGAGEMENT,
-    ENGAGEMENT_COLUMNS,
     ERASURE,
     ORG,
-    SENT_WHO_ID,
     SETTLED_REQUEST,
+    engagement_columns,
+    sent,
 )
 from lake_assets.engagement.model.tables import LakeTables
 from lake_assets.engagement.notifications.notify import DATA_COMMIT, NotificationCommit
@@ -74,6 +74,7 @@ class EngagementCommit:
     def write(self, batch: Batch, done: Mapping[str, int | None], app_id: str) -> None:
         from pyspark.sql import functions as F
 
-        derived = {"engagement_date": F.to_date("engaged_at"), SENT_WHO_ID: F.col("who_id")}
-        rows = self.messages.valid(batch).withColumns(derived).select(*ENGAGEMENT_COLUMNS, "engagement", SENT_WHO_ID)
+        lake = self.messages.tables.lake
+        derived = {"engagement_date": F.to_date("engaged_at"), **{sent(column): F.col(column) for column in lake.ids}}
+        rows = self.messages.valid(batch).withColumns(derived).select(*engagement_columns(lake))
         self.messages.tables.append(ENGAGEMENT, rows, app_id=app_id, batch_id=batch.batch_id)

@@ -11,20 +11,25 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from lake_assets.engagement.model.checkpoint import Batch
-from lake_assets.engagement.model.table_schemas import ENGAGEMENT, SENT_WHO_ID
-from lake_assets.engagement.model.tables import LakeTables
+from lake_assets.engagement.model.lake import EngagementLake
+from lake_assets.engagement.model.table_schemas import ENGAGEMENT, sent
+from lake_assets.engagement.model.tables import LakeTables, applied_requests
 from lake_assets.engagement.notifications.notify import DATA_COMMIT
-from lake_assets.engagement.requests.grouped import late_aliases_by_org
-from lake_assets.engagement.streams.settled.settled_requests import applied_before, orgs_of, was_applied_before
+from lake_assets.engagement.requests.grouped import parts_by_org, with_part
+from lake_assets.engagement.streams.settled.settled_requests import (
+    orgs_of,
+    settled_requests,
+    was_applied_before,
+)
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
 
-ROW_ID = ["org_id", "who_id", "engagement_id", "engaged_at"]
-"""who_id: The id that the row was sent with; its present id if `IS_AS_SENT` is false."""
+ROW_ID = ["org_id", "column", "id", "engagement_id", "engaged_at"]
+"""id: The id by which requests of a column act on a row: the one that it was sent with; its present one if `IS_AS_SENT`
+is false."""
 IS_AS_SENT = "is_as_sent"
-LATE_ROWS = "org_id string, who_id string, engagement_id string, engaged_at timestamp, alias string"
-"""alias: The id that the row belongs to; null if the row is to be deleted."""
+_LINK = ["org_id", "column", "old_id", "new_id"]
 
 
 @dataclass(frozen=True)
@@ -33,12 +38,17 @@ class Former:
 
     Attributes:
         arrivals: As `new_rows` returns them.
-        applied: As `applied_before` returns them.
+        applied: The requests applied by former batches that are connected with its requests or with new rows, each
+            with its part.
+        parts: As `parts_by_org` returns them, of the ids of its requests and of new rows.
+        names_days: Whether one of the applied requests names a day.
         may_be_late: Whether arrivals may have a row without a sent id. Only an earlier version wrote such rows.
     """
 
     arrivals: DataFrame | None
     applied: DataFrame
+    parts: DataFrame
+    names_days: bool
     may_be_late: bool
 
 
@@ -48,8 +58,8 @@ def former(
     """Return what a batch found. It follows from the intent, like all that the batch writes.
 
     Args:
-        requests: As for `applied_before`.
-        orgs: As for `applied_before`; None to find them in the requests.
+        requests: org_id string, column string, old_id string, new_id string.
+        orgs: Orgs of the requests; it may contain others. None to find them in the requests.
     """
     from pyspark.sql import functions as F
 
@@ -61,45 +71,45 @@ def former(
         not_as_sent = F.count(F.when(~F.col(IS_AS_SENT), True)).alias("not_as_sent")
         arrivals, counted = checkpoint_and_aggregate(arrivals, [not_as_sent])
         may_be_late = counted["not_as_sent"] > 0
-    of_orgs = orgs_of(requests) if orgs is None else orgs
-    applied = checkpoint_rows(applied_before(tables, spark, batch, requests, arrivals, of_orgs))
-    return Former(arrivals, applied, may_be_late)
+    of_orgs = set(orgs_of(requests) if orgs is None else orgs)
+    if arrivals is not None:
+        of_orgs.update(orgs_of(arrivals))
+    applied = applied_requests(settled_requests(tables, spark, batch, of_orgs))
+    links = applied.select(*_LINK, F.lit(False).alias("is_wanted"))
+    links = links.union(requests.select(*_LINK, F.lit(True)))
+    if arrivals is not None:
+        links = links.union(arrivals.select("org_id", "column", "id", F.lit(None), F.lit(True)).distinct())
+    parts = checkpoint_rows(parts_by_org(links))
+    related = with_part(applied, parts, "old_id")
+    related, named = checkpoint_and_aggregate(related, [F.count("engagement_date").alias("days")])
+    return Former(arrivals, related, parts, named["days"] > 0, may_be_late)
 
 
-def late_rows(requests: DataFrame, found: Former) -> DataFrame | None:
-    """Return the new rows without a sent id that do not go where the batch moves other rows of their id, each once.
-
-    Args:
-        requests: Requests that the batch applies.
-
-    Returns:
-        `LATE_ROWS`; None if there are none.
-    """
+def with_ids(rows: DataFrame, lake: EngagementLake) -> DataFrame:
+    """Return rows of `engagement`, of any version of the table, with all id columns and all ids as they were sent."""
     from pyspark.sql import functions as F
 
-    if found.arrivals is None or not found.may_be_late:
-        return None
-    rows = found.arrivals.where(~F.col(IS_AS_SENT))
-    aliases = late_aliases_by_org(found.applied, requests)
-    renamed = aliases.withColumnsRenamed({"org_id": "of_org", "new_id": "alias"})
-    same_id = F.expr("org_id = of_org AND who_id = old_id")
-    joined = rows.join(renamed, same_id & engaged_within(F.col("after"), F.col("until")))
-    return joined.select(*ROW_ID, "alias")
+    names = [name for column in lake.ids for name in (column, sent(column))]
+    missing = [F.lit(None).cast("string").alias(name) for name in names if name not in rows.columns]
+    return rows.select("*", *missing)
 
 
-def sent_id() -> Column:
-    """Return the id by which requests act on a row of `engagement`."""
+def by_id(rows: DataFrame, lake: EngagementLake) -> DataFrame:
+    """Return each row of `engagement` once for each of its ids, with column, id and `IS_AS_SENT`, as in `ROW_ID`."""
     from pyspark.sql import functions as F
 
-    return F.coalesce(SENT_WHO_ID, "who_id")
-
-
-def with_sent_id(rows: DataFrame) -> DataFrame:
-    """Return rows of `engagement`, of any version of the table, with `sent_id` as who_id, and with `IS_AS_SENT`."""
-    from pyspark.sql import functions as F
-
-    known = rows if SENT_WHO_ID in rows.columns else rows.withColumn(SENT_WHO_ID, F.lit(None).cast("string"))
-    return known.withColumns({"who_id": sent_id(), IS_AS_SENT: F.col(SENT_WHO_ID).isNotNull()})
+    ids = []
+    for column in lake.ids:
+        as_sent = F.col(sent(column))
+        ids.append(
+            F.struct(
+                F.lit(column).alias("column"),
+                F.coalesce(as_sent, column).alias("id"),
+                as_sent.isNotNull().alias(IS_AS_SENT),
+            )
+        )
+    each = with_ids(rows, lake).withColumn("of_id", F.explode(F.array(*ids)))
+    return each.select("org_id", "engagement_date", "engagement_id", "engaged_at", "of_id.*").where("id is not null")
 
 
 def engaged_within(after: Column, until: Column) -> Column:
@@ -122,7 +132,7 @@ def new_rows(tables: LakeTables, spark: SparkSession, batch: Batch) -> DataFrame
     if not versions or not was_applied_before(tables, batch):
         return None
     feed = tables.changes(spark, ENGAGEMENT, min(versions), max(versions))
-    inserted = with_sent_id(feed.where("_change_type = 'insert'"))
+    inserted = by_id(feed.where("_change_type = 'insert'"), tables.lake)
     return inserted.select(*ROW_ID, IS_AS_SENT).distinct()
 
 

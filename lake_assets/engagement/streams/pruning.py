@@ -7,18 +7,16 @@ files without opening them. A scope only prunes: it covers every row that the ME
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import date
 from typing import TYPE_CHECKING
 
 from lake_assets.base.columns import any_of
+from lake_assets.engagement.deduplication.days import MAX_RANGES, day_ranges, few_ranges
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
-
-MAX_SPANS = 16
-"""Maximum number of spans in a scope. Each is a condition that Spark evaluates for every row."""
 
 
 @dataclass(frozen=True)
@@ -52,7 +50,7 @@ class MergeScope:
     """The orgs and dates of the rows that a MERGE may change.
 
     Attributes:
-        spans: No two of them have an org in common. Without spans, no row is in scope.
+        spans: Without spans, no row is in scope.
     """
 
     spans: tuple[DateSpan, ...]
@@ -62,43 +60,43 @@ class MergeScope:
         """Whether a row of `engagement` is in scope. It contains constants only, so Spark prunes before the MERGE."""
         from pyspark.sql import functions as F
 
-        orgs = [org for span in self.spans for org in span.orgs]
+        orgs = {org for span in self.spans for org in span.orgs}
         in_any_span = any_of(span.condition for span in self.spans)
         # Delta prunes partitions only by a condition on the partition column alone.
         return F.col("org_id").isin(sorted(orgs)) & in_any_span
 
 
 def merge_scope(spans: Iterable[DateSpan]) -> MergeScope:
-    """Return the scope of some spans. Spans of equal dates are joined; more than `MAX_SPANS` become one. Pure."""
+    """Return the scope of some spans. Spans of equal dates are joined; of more than `MAX_RANGES`, all orgs have those
+    dates that one of them has, in as many ranges. Pure.
+    """
     orgs_by_dates: defaultdict[tuple[date | None, date | None], set[str]] = defaultdict(set)
     for span in spans:
         orgs_by_dates[span.first, span.last].update(span.orgs)
-    joined = []
-    for (first, last), orgs in orgs_by_dates.items():
-        joined.append(DateSpan(tuple(sorted(orgs)), first, last))
-    if len(joined) > MAX_SPANS:
-        joined = [_hull(joined)]
-    return MergeScope(tuple(sorted(joined, key=lambda span: span.orgs)))
+    if len(orgs_by_dates) > MAX_RANGES:
+        every = set().union(*orgs_by_dates.values())
+        covered = few_ranges((first or date.min, last or date.max) for first, last in orgs_by_dates)
+        bounds = [(None if first == date.min else first, None if last == date.max else last) for first, last in covered]
+        orgs_by_dates = defaultdict(set, dict.fromkeys(bounds, every))
+    joined = [DateSpan(tuple(sorted(orgs)), first, last) for (first, last), orgs in orgs_by_dates.items()]
+    return MergeScope(tuple(sorted(joined, key=lambda span: (span.orgs, span.first or date.min))))
 
 
-def _hull(spans: Sequence[DateSpan]) -> DateSpan:
-    """Return the least span that covers all spans."""
-    orgs: set[str] = set()
-    firsts: list[date | None] = []
-    lasts: list[date | None] = []
-    for span in spans:
-        orgs.update(span.orgs)
-        firsts.append(span.first)
-        lasts.append(span.last)
-    return DateSpan(
-        orgs=tuple(sorted(orgs)),
-        first=None if None in firsts else min(day for day in firsts if day),
-        last=None if None in lasts else max(day for day in lasts if day),
-    )
+def spans_of_days(rows: DataFrame) -> list[DateSpan]:
+    """Return the spans of some rows, of each org the ranges of its days. They are read.
+
+    Args:
+        rows: org_id string, engagement_date date.
+    """
+    from pyspark.sql import functions as F
+
+    by_org = rows.groupBy("org_id").agg(F.collect_set("engagement_date").alias("days")).collect()
+    ranges = [(row["org_id"], *dates) for row in by_org for dates in day_ranges(row["days"], margin=0)]
+    return [DateSpan((org,), first, last) for org, first, last in sorted(ranges)]
 
 
-def scope_of_dates(dates: DataFrame) -> MergeScope:
-    """Return the scope of rows with these dates.
+def spans_of_dates(dates: DataFrame) -> list[DateSpan]:
+    """Return the spans of rows with these dates.
 
     Args:
         dates: org_id string, first_date date, last_date date; both dates null for an org without rows.
@@ -108,4 +106,4 @@ def scope_of_dates(dates: DataFrame) -> MergeScope:
     by_org = dates.where("first_date is not null").groupBy("org_id")
     ranges = by_org.agg(F.min("first_date").alias("first"), F.max("last_date").alias("last"))
     rows = ranges.orderBy("org_id").collect()
-    return merge_scope(DateSpan((row["org_id"],), row["first"], row["last"]) for row in rows)
+    return [DateSpan((row["org_id"],), row["first"], row["last"]) for row in rows]

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING
 from lake_assets.engagement.model.checkpoint import Batch
 from lake_assets.engagement.model.lake import EngagementLake
 from lake_assets.engagement.model.messages import RECORD, record_format
-from lake_assets.engagement.model.table_schemas import ENGAGEMENT, ENGAGEMENT_COLUMNS, REPLACED
+from lake_assets.engagement.model.table_schemas import REPLACED, row_columns
 from lake_assets.engagement.model.tables import LakeTables
-from lake_assets.engagement.requests.grouped import RECORD_IDS, place_records_by_org
-from lake_assets.engagement.streams.late_arrivals import ROW_ID, with_sent_id
+from lake_assets.engagement.requests.grouped import RECORD_IDS, RECORD_PLACE, place_records_by_org
+from lake_assets.engagement.requests.identity import PERSON
 from lake_assets.engagement.streams.message_validation import with_typed_record
 from lake_assets.engagement.streams.settled.settled_requests import placed_records
 
@@ -24,20 +24,22 @@ if TYPE_CHECKING:
 RECORD_TIME = "record_engaged_at"
 """Column with the time of the record of a request; null if it carries none."""
 
-ROW_COLUMNS = (*ENGAGEMENT_COLUMNS, "engagement")
-"""Columns of a row of `engagement`."""
-
 
 def with_record_ids(requests: DataFrame, lake: EngagementLake) -> DataFrame:
-    """Return the requests with `RECORD_IDS` and `RECORD_TIME`, null where they carry no record."""
+    """Return the requests with `RECORD_PLACE` and `RECORD_TIME`, null where they carry no record."""
     from pyspark.sql import functions as F
 
-    record_engagement_id, record_who_id = RECORD_IDS
+    record_engagement_id, record_who_id, record_date, record_ids = RECORD_PLACE
+    further = [column for column in lake.ids if column != PERSON]
+    names = F.array(*map(F.lit, further)).cast("array<string>")
+    values = F.array(*[F.col(f"{RECORD}.{column}") for column in further]).cast("array<string>")
     typed = with_typed_record(requests, "insert_record", record_format(lake))
     ids = {
         record_engagement_id: F.col(f"{RECORD}.engagement_id"),
         record_who_id: F.col(f"{RECORD}.who_id"),
         RECORD_TIME: F.col(f"{RECORD}.engaged_at"),
+        record_date: F.to_date(f"{RECORD}.engaged_at"),
+        record_ids: F.map_from_arrays(names, values),
     }
     return typed.withColumns(ids).drop(RECORD)
 
@@ -46,8 +48,8 @@ def final_records(applied: DataFrame, lake: EngagementLake) -> DataFrame | None:
     """Return the records of requests that are applied together, the current one of each engagement.
 
     Returns:
-        `ROW_COLUMNS`. who_id is the id that the record ends under; null if no row is left. None if there are no
-        records.
+        `row_columns`. The ids are those that the record ends under; who_id is null if no row is left. None if there
+        are no records.
     """
     from pyspark.sql import functions as F
 
@@ -58,32 +60,20 @@ def final_records(applied: DataFrame, lake: EngagementLake) -> DataFrame | None:
         return None
     typed = with_typed_record(carrying, "insert_record", record_format(lake))
     values = typed.select("org_id", "request_id", f"{RECORD}.*")
-    values = values.drop("who_id", "engagement_id")
+    values = values.drop(*lake.ids, "engagement_id")
     places = place_records_by_org(with_record_ids(applied, lake))
     records = places.join(values, ["org_id", "request_id"])
-    dated = records.withColumn("engagement_date", F.to_date("engaged_at"))
-    return checkpoint_rows(dated.select(*ROW_COLUMNS))
+    ends = {column: F.col("ids")[column] for column in lake.ids if column != PERSON}
+    dated = records.withColumns({"engagement_date": F.to_date("engaged_at"), **ends})
+    return checkpoint_rows(dated.select(*row_columns(lake)))
 
 
-def replaced_rows(tables: LakeTables, spark: SparkSession, batch: Batch, records: DataFrame) -> DataFrame:
-    """Return the rows that records replace, as the batch found them: `LATE_ROWS` without an alias, to be deleted."""
-    from pyspark.sql import functions as F
-
-    rows = with_sent_id(tables.read_for(spark, batch, ENGAGEMENT))
-    replaced = rows.join(F.broadcast(records), ["org_id", "engagement_id"], "left_semi")
-    ids = replaced.select(*ROW_ID).distinct()
-    return ids.withColumn("alias", F.lit(None).cast("string"))
-
-
-def inserted_rows(records: DataFrame) -> DataFrame:
-    """Return the rows that records become: of_org string, row struct of `ROW_COLUMNS`."""
+def inserted_rows(records: DataFrame, lake: EngagementLake) -> DataFrame:
+    """Return the rows that records become: org_id string, engagement_date date, row struct of `row_columns`."""
     from pyspark.sql import functions as F
 
     left = records.where("who_id is not null")
-    return left.select(
-        F.col("org_id").alias("of_org"),
-        F.struct(*ROW_COLUMNS).alias("row"),
-    )
+    return left.select("org_id", "engagement_date", F.struct(*row_columns(lake)).alias("row"))
 
 
 def reject_replaced(messages: DataFrame, tables: LakeTables, spark: SparkSession, batch: Batch) -> DataFrame:

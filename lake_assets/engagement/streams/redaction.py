@@ -17,9 +17,10 @@ from lake_assets.engagement.model.checkpoint import Batch
 from lake_assets.engagement.model.idempotent import batch_statement
 from lake_assets.engagement.model.table_schemas import DEAD_LETTER, ERASURE, MUTATION_REQUEST, SETTLED_REQUEST
 from lake_assets.engagement.requests.grouped import RECORD_IDS
+from lake_assets.engagement.requests.identity import PERSON
 from lake_assets.engagement.streams.records import RECORD_TIME, with_record_ids
 from lake_assets.engagement.streams.retention_limits import RetentionLimits
-from lake_assets.engagement.streams.settled.settled_requests import orgs_of, settled_requests
+from lake_assets.engagement.streams.settled.settled_requests import orgs_of, scoped, settled_requests
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -102,7 +103,7 @@ class RequestRedaction:
     def requests(self, batch: Batch) -> DataFrame:
         """Return the requests as the batch found them, with the ids and the time of their records."""
         tables = self.limits.messages.tables
-        log = tables.read_for(self.limits.messages.spark, batch, MUTATION_REQUEST)
+        log = scoped(tables.read_for(self.limits.messages.spark, batch, MUTATION_REQUEST))
         return with_record_ids(log, tables.lake)
 
     def redacted_record(self) -> dict[str, Column]:
@@ -125,7 +126,9 @@ class RequestRedaction:
         joined = self.requests(batch).join(erased, F.expr("org_id = of_org"))
         record_engagement_id, record_who_id = RECORD_IDS
         record_is_erased = _is_erased(record_who_id, RECORD_TIME)
-        names_erased = _is_erased("old_id", "executed_at") | _is_erased("new_id", "executed_at") | record_is_erased
+        is_of_person = F.col("column") == PERSON
+        ids_are_erased = _is_erased("old_id", "executed_at") | _is_erased("new_id", "executed_at")
+        names_erased = (is_of_person & ids_are_erased) | record_is_erased
         kept_record = F.when(~record_is_erased, F.col(record_engagement_id))
         columns = ("of_org", F.col("request_id").alias("of_request"), kept_record.alias("kept_record"))
         return joined.where(names_erased).select(*columns).distinct()

@@ -15,8 +15,9 @@ from lake_assets.engagement.model.delta_log import open_table
 from lake_assets.engagement.model.table_schemas import ENGAGEMENT, ERASURE, MUTATION_REQUEST
 from lake_assets.engagement.model.tables import linking_requests
 from lake_assets.engagement.requests.grouped import limits_by_org
+from lake_assets.engagement.requests.identity import PERSON
 from lake_assets.engagement.streams.batch_messages import BatchMessages
-from lake_assets.engagement.streams.settled.settled_requests import orgs_of, settled_requests
+from lake_assets.engagement.streams.settled.settled_requests import orgs_of, scoped, settled_requests
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -31,6 +32,8 @@ _LINKS = pa.schema(
         ("executed_at", pa.timestamp("us", "UTC")),
         ("partition", pa.int32()),
         ("offset", pa.int64()),
+        ("engagement_date", pa.date32()),
+        ("column", pa.string()),
     ]
 )
 """Columns of a mutation request that connect the ids of a person. The time of execution does not matter here."""
@@ -77,7 +80,7 @@ class RetentionLimits:
 
         spark = self.messages.spark
         requests = self.messages.valid(batch)
-        log = self.messages.tables.read_for(spark, batch, MUTATION_REQUEST)
+        log = scoped(self.messages.tables.read_for(spark, batch, MUTATION_REQUEST))
         settled = settled_requests(self.messages.tables, spark, batch, orgs_of(requests))
         links = linking_requests(log).select(_LINKS.names).unionByName(linking_requests(settled).select(_LINKS.names))
         limits = checkpoint_rows(limits_by_org(requests, links))
@@ -135,4 +138,5 @@ def _merge_request(org: str, old_id: str, new_id: str) -> dict[str, str]:
         "op": "merge",
         "old_id": old_id,
         "new_id": new_id,
+        "column": PERSON,
     }

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from lake_assets.base.failpoints import reach_in_batch
@@ -14,6 +14,7 @@ from lake_assets.coordination.rules import Refused, decide
 from lake_assets.coordination.turn_requests import read_lock_state
 from lake_assets.engagement.model.lake import STREAMS, StreamName
 from lake_assets.engagement.model.offsets import Offsets
+from lake_assets.engagement.model.table_schemas import ENGAGEMENT
 from lake_assets.engagement.model.tables import LakeTables
 from lake_assets.engagement.model.turn_order import coordinator_of, turn_order
 from lake_assets.engagement.notifications.change_reader import BatchEffect, batch_effect
@@ -44,7 +45,7 @@ class TurnReport:
         batch: None if no batch was due.
         waited: Seconds until the turn began.
         seconds: Step → the time that it took: wait, each commit of the batch, and the rest.
-        effect: What the batch has done, in all its turns; None without a batch, and until `with_effect`.
+        effect: What the batch has done, in all its turns; None without a batch.
     """
 
     predecessor: str | None
@@ -119,17 +120,19 @@ def take_turn(
         return TurnReport(predecessor, report, waited)
     rest = clock() - started_at - waited - sum(report.seconds.values())
     seconds = {"wait": waited, **report.seconds, "rest": rest}
-    return TurnReport(predecessor, report, waited, {step: round(took, 3) for step, took in seconds.items()})
-
-
-def with_effect(stream: Stream, report: TurnReport) -> TurnReport:
-    """Return the report of a turn with the effect of its batch."""
-    if report.batch is None:
-        return report
-    batch = report.batch.batch
-    last = stream.tables.checkpoints.read(stream.app_name)
-    version = last.done.get(DATA_COMMIT) if last is not None and last.batch.batch_id == batch.batch_id else None
-    return replace(report, effect=batch_effect(stream.tables, stream.name, batch, version))
+    commit = report.commits.get(DATA_COMMIT)
+    if commit is None and report.resumed:
+        app_id = stream.tables.lake.app_id(stream.name, DATA_COMMIT)
+        batch = report.batch
+        since = batch.reads[ENGAGEMENT]
+        commit = stream.tables.commit_of(ENGAGEMENT, app_id=app_id, batch_id=batch.batch_id, since=since)
+    return TurnReport(
+        predecessor,
+        report,
+        waited,
+        {step: round(took, 3) for step, took in seconds.items()},
+        batch_effect(stream.tables, stream.name, report.batch, commit),
+    )
 
 
 def take_due_turns(
@@ -174,7 +177,7 @@ def take_due_turns(
             except MessagesLost as error:
                 lost[stream.name] = error
             else:
-                yield stream, with_effect(stream, report)
+                yield stream, report
         behind = {
             name: stream for name, stream in streams.items() if name not in lost and _is_behind(stream, ends[name])
         }

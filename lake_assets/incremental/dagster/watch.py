@@ -121,6 +121,7 @@ def _sensor(
     pipeline: Pipeline,
     clock: Clock,
     description: str,
+    assets: Sequence[dg.AssetKey] = (),
 ) -> dg.SensorDefinition:
     """Return a sensor that starts no runs. `evaluate` gets its context and an engine without Spark."""
 
@@ -130,7 +131,7 @@ def _sensor(
     return dg.SensorDefinition(
         name=name,
         evaluation_fn=evaluation,
-        asset_selection=[asset_key(target.table) for target in targets],
+        asset_selection=[*(asset_key(target.table) for target in targets), *assets],
         minimum_interval_seconds=TICK_SECONDS,
         default_status=dg.DefaultSensorStatus.RUNNING,
         description=description,
@@ -295,18 +296,23 @@ def freshness_sensor(pipeline: Pipeline, clock: Clock) -> dg.SensorDefinition:
     return _sensor("freshness_sensor", with_max_delay(pipeline), evaluate, pipeline, clock, description)
 
 
-Elsewhere = Mapping[tuple[str, ...], Callable[[], Iterable[Problem]]]
-"""Kinds of problems → returns those of landing, or of served tables. It raises `LakeError` if nobody can tell."""
+Elsewhere = Mapping[tuple[str, ...], Callable[[dg.DagsterInstance], Iterable[Problem]]]
+"""Kinds of problems → returns those of landing, served tables or lakes. It raises `LakeError` if nobody can tell."""
 
 NOWHERE: Elsewhere = {}
 
 
 def alerts_sensor(
-    pipeline: Pipeline, webhook: Webhook, clock: Clock, elsewhere: Elsewhere = NOWHERE
+    pipeline: Pipeline,
+    webhook: Webhook,
+    clock: Clock,
+    elsewhere: Elsewhere = NOWHERE,
+    assets: Sequence[dg.AssetKey] = (),
 ) -> dg.SensorDefinition:
     """Return a sensor that sends each problem once, and once that it is over.
 
-    `alerts` lists the problems of targets, and `elsewhere` those of landing and of served tables.
+    `alerts` lists the problems of targets, and `elsewhere` those of landing, served tables and lakes, whose `assets`
+    may be the only ones of the code location.
     """
     calm = CalmTargets(pipeline)
 
@@ -315,7 +321,7 @@ def alerts_sensor(
         reported = _reported(context.cursor)
         for kinds, find in elsewhere.items():
             try:
-                due |= {problem.key: problem for problem in find() if problem.level == "error"}
+                due |= {problem.key: problem for problem in find(context.instance) if problem.level == "error"}
             except LakeError:  # nobody knows what is over
                 due |= {key: problem for key, problem in reported.items() if problem.kind in kinds}
         unsent = {key: problem for key, problem in due.items() if key not in reported}
@@ -336,7 +342,7 @@ def alerts_sensor(
         return dg.SensorResult(cursor=cursor, skip_reason=reason)
 
     description = "Sends alerts to LAKE_ALERT_WEBHOOK."
-    return _sensor("alerts_sensor", pipeline.targets, evaluate, pipeline, clock, description)
+    return _sensor("alerts_sensor", pipeline.targets, evaluate, pipeline, clock, description, assets)
 
 
 def _reported(cursor: str | None) -> dict[str, Problem]:
@@ -464,19 +470,24 @@ def _last_run(instance: dg.DagsterInstance, session_id: str) -> str | None:
 
 
 def watch_definitions(
-    pipeline: Pipeline, *, clock: Clock, webhook: Webhook | None, elsewhere: Elsewhere = NOWHERE
+    pipeline: Pipeline,
+    *,
+    clock: Clock,
+    webhook: Webhook | None,
+    elsewhere: Elsewhere = NOWHERE,
+    assets: Sequence[dg.AssetKey] = (),
 ) -> dg.Definitions:
     """Return the checks that a sensor reports while nothing runs, and alerts if there is a webhook.
 
     Each target has a check of its table; a target with a `max_delay` also has one of its freshness.
 
-    A sensor needs an asset, so a pipeline without targets has no sensors.
+    A sensor needs an asset, so a pipeline without targets has no sensors, but for alerts about other `assets`.
     """
     sensors = []
     if pipeline.targets:
         sensors.append(targets_sensor(pipeline, clock))
     if with_max_delay(pipeline):
         sensors.append(freshness_sensor(pipeline, clock))
-    if webhook and pipeline.targets:
-        sensors.append(alerts_sensor(pipeline, webhook, clock, elsewhere))
+    if webhook and (pipeline.targets or assets):
+        sensors.append(alerts_sensor(pipeline, webhook, clock, elsewhere, assets))
     return dg.Definitions(asset_checks=check_definitions(pipeline, clock), sensors=sensors)

@@ -136,6 +136,11 @@ Kind = Literal[
     "few_dead_letters",
     "wrong_timestamps",
     "push_failed",
+    "batch_failed",
+    "messages_lost",
+    "batch_dead_letters",
+    "requests_unmet",
+    "turn_refused",
 ]
 
 OF_LANDING = ("zone_gone", "zone_behind", "partition_stopped", "files_differ", "not_landed", "dead_letters")
@@ -144,6 +149,9 @@ OF_LANDING = ("zone_gone", "zone_behind", "partition_stopped", "files_differ", "
 OF_SERVING = ("push_failed",)
 """Kinds of problems of served tables."""
 
+OF_LAKES = ("batch_failed", "messages_lost", "batch_dead_letters", "requests_unmet", "turn_refused")
+"""Kinds of problems of engagement lakes."""
+
 WARNINGS = ("hours_skipped", "other_code", "few_dead_letters", "wrong_timestamps")
 """Kinds that somebody may want so: by a catch-up threshold, because former hours are to stay as they are, or because
 some senders always err."""
@@ -151,10 +159,10 @@ some senders always err."""
 
 @dataclass(frozen=True)
 class Problem:
-    """What is wrong with a target, with landing or with a served table. An alert is this, as JSON.
+    """What is wrong with a target, with landing, with a served table or with a lake. An alert is this, as JSON.
 
     Attributes:
-        target: The target's table; the zone or the topic that is landed; the served table.
+        target: The target's table; the zone or the topic that is landed; the served table; the stream of a lake.
         kind: The kind of problem.
         what: The problem, as a sentence.
         remedy: What to do, as a sentence.

@@ -140,6 +140,7 @@ def changes(found: Changes) -> Iterator[Part]:
 
 COMPONENTS: TableView[ComponentSize] = TableView(
     (
+        Column("column", lambda size: size.column),
         Column("connected with", lambda size: size.id),
         Column("ids", lambda size: f"{size.ids:,}", right=True),
         Column("requests", lambda size: f"{size.requests:,}", right=True),
@@ -185,6 +186,7 @@ REQUESTS: TableView[Move] = TableView(
         Column("op", lambda each: each.op),
         Column("from", lambda each: each.old_id),
         Column("to", lambda each: each.new_id),
+        Column("rows of", lambda each: each.engagement_date),
         Column("status", lambda each: each.status),
         Column("request", lambda each: each.request_id),
     )

@@ -13,6 +13,7 @@ import dagster as dg
 import pytest
 
 from lake_assets.engagement.dagster.assets import engagement_definitions
+from lake_assets.engagement.dagster.checks import refused_turns
 from lake_assets.engagement.dagster.delta_tables import delta_resources
 from lake_assets.engagement.dagster.graph import engagement_key
 from lake_assets.engagement.dagster.turn_sensors import RETRY_SECONDS
@@ -224,6 +225,8 @@ def assert_dead_requests_and_refused_turns_are_told(mail: Traffic, daemon: Daemo
     [late] = refused.get_asset_check_evaluations()
     assert (late.check_name, late.passed) == ("turn_in_time", False)
     assert "it waits for ingestion, and mutation ran last" in str(late.metadata["reason"].value)
+    [problem] = refused_turns(daemon.instance, [mail.lake])
+    assert (problem.target, problem.kind, problem.run_id) == ("mail.mutation", "turn_refused", refused.run_id)
     assert_a_stream_out_of_turn_is_not_asked_for(daemon)
     idle, verdicts = daemon.turn("ingestion")
     assert idle["batch"] == "none was due"
@@ -237,6 +240,7 @@ def assert_dead_requests_and_refused_turns_are_told(mail: Traffic, daemon: Daemo
         "kafka_records_equal_requests": True,
         "no_dead_requests": False,
     }
+    assert [*refused_turns(daemon.instance, [mail.lake])] == []
 
 
 def assert_a_stream_out_of_turn_is_not_asked_for(daemon: Daemon) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from datetime import datetime, timedelta
+from datetime import datetime
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -17,7 +17,7 @@ from lake_assets.engagement.requests.aliases import changed_aliases
 from lake_assets.engagement.requests.identity import MutationRequest, in_order
 from lake_assets.engagement.requests.pending import applicable
 from lake_assets_tests.engagement.requests.test_aliases import MINUTES, holding, since
-from lake_assets_tests.engagement.requests.test_identity import IDS, START, histories, request
+from lake_assets_tests.engagement.requests.test_identity import HOURS, IDS, START, histories, request
 
 Row = tuple[str, datetime]
 """The id that a row was sent with, and when it engaged."""
@@ -26,7 +26,7 @@ ROWS = st.lists(
     st.tuples(st.sampled_from(IDS), st.integers(-1, MINUTES + 1), st.integers(0, TURNS - 1)),
     max_size=6,
 )
-"""Id, minute at which it engaged, turn of mutation before which it arrives."""
+"""Id, half day at which it engaged, turn of mutation before which it arrives."""
 
 
 @dataclass
@@ -42,7 +42,7 @@ class Lake:
         known = {each.request_id for each in (*self.applied, *self.pending)}
         tried = [*self.pending, *(each for each in in_order(asked) if each.request_id not in known)]
         self.places |= {row: rows[row][0] for row in new}
-        present = [rows[row] for row, place in self.places.items() if place is not None]
+        present = [(*rows[row], rows[row][1].date()) for row, place in self.places.items() if place is not None]
         found = applicable(tried, [], applied=self.applied, as_sent=present)
         batch = [each for each in tried if each.request_id in found]
         self.pending = [each for each in tried if each.request_id not in found]
@@ -64,7 +64,7 @@ def played(
     sent: list[MutationRequest] = []
     for turn in range(TURNS):
         new = [number for number, row in enumerate(rows) if row[2] == turn]
-        arrived |= {number: (rows[number][0], START + timedelta(minutes=rows[number][1])) for number in new}
+        arrived |= {number: (rows[number][0], START + rows[number][1] * HOURS) for number in new}
         asked = [each for each, of in zip(requests, turns, strict=True) if of == turn]
         lake.turn(asked, arrived, new)
         seen = {each.request_id for each in sent}
@@ -75,7 +75,7 @@ def played(
 
 
 @settings(max_examples=300, deadline=None)
-@given(histories(MINUTES), ROWS, st.lists(st.integers(0, TURNS - 1), min_size=10, max_size=10))
+@given(histories(MINUTES, HOURS), ROWS, st.lists(st.integers(0, TURNS - 1), min_size=10, max_size=10))
 def test_any_cut_and_any_order_of_requests_leave_what_replay_leaves(
     requests: list[MutationRequest], rows: list[tuple[str, int, int]], turns: list[int]
 ) -> None:
@@ -85,7 +85,7 @@ def test_any_cut_and_any_order_of_requests_leave_what_replay_leaves(
 
 @settings(max_examples=150, deadline=None)
 @given(
-    histories(MINUTES),
+    histories(MINUTES, HOURS),
     ROWS,
     *2 * (st.lists(st.integers(0, TURNS - 1), min_size=10, max_size=10),),
     st.lists(st.integers(0, TURNS - 1), min_size=6, max_size=6),

@@ -7,11 +7,15 @@ back (Y1). So each test has 12,000 rows of one org, and a single row of another 
 
 from __future__ import annotations
 
+from collections import Counter
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
+import networkx as nx
 import pyarrow as pa
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from pyspark.sql import functions as F
 
 from lake_assets.engagement.erasure.registry import erased_by_org
@@ -22,15 +26,16 @@ from lake_assets.engagement.model.messages import RETENTION_FORMAT
 from lake_assets.engagement.model.offsets import OffsetRange
 from lake_assets.engagement.model.table_schemas import MUTATION_REQUEST_COLUMNS
 from lake_assets.engagement.model.tables import open_tables
+from lake_assets.engagement.requests import grouped
 from lake_assets.engagement.requests.grouped import (
-    RECORD_IDS,
+    RECORD_PLACE,
     aliases_by_org,
     attempt_by_org,
     changed_aliases_by_org,
-    late_aliases_by_org,
     limits_by_org,
+    parts_by_org,
     place_records_by_org,
-    related_by_org,
+    with_part,
 )
 from lake_assets.engagement.streams.batch_messages import BatchMessages
 from lake_assets.engagement.streams.redaction import redact_letters
@@ -49,7 +54,7 @@ REQUEST = {
     "op": "if(id % 3 = 0, 'delete', 'convert')",
     "old_id": "concat('old ', id)",
     "new_id": "if(id % 3 = 0, null, concat('new ', id))",
-    "engagement_date": "if(id % 2 = 0, date'2026-01-01', null)",
+    "engagement_date": "null",
     "insert_record": "cast(null as string)",
     "executed_at": "timestamp'2026-01-01' + make_dt_interval(0, 0, id)",
     "partition": "0",
@@ -61,8 +66,24 @@ REQUEST = {
     "batch_id": "7",
     "record_engagement_id": "if(id % 2 = 0, concat('e', id), null)",
     "record_who_id": "if(id % 2 = 0, concat('who ', id), null)",
+    "record_date": "if(id % 2 = 0, date'2026-01-01', null)",
+    "record_ids": "if(id % 2 = 0, map('deal_id', if(id % 4 = 0, concat('deal ', id), null)), null)",
+    "column": "'who_id'",
+    "part": "0",
 }
-KINDS = {**MUTATION_REQUEST_COLUMNS, **dict.fromkeys(RECORD_IDS, "string")}
+KINDS = {
+    **MUTATION_REQUEST_COLUMNS,
+    "part": "int",
+    **dict(zip(RECORD_PLACE, ("string", "string", "date", "map<string, string>"), strict=True)),
+}
+
+TASK = {"column": "'who_id'", "part": "0"}
+PRESENT = {
+    **TASK,
+    "id": REQUEST["old_id"],
+    "engaged_at": REQUEST["executed_at"],
+    "day": "cast(null as date)",
+}
 
 
 def of_orgs(spark: SparkSession, **columns: str) -> DataFrame:
@@ -103,17 +124,13 @@ def spark(spark: SparkSession) -> SparkSession:
 
 
 def test_y1_requests_lead_rows(spark: SparkSession) -> None:
-    found = rows(aliases_by_org(requests(spark)))
-    assert found == expected(*((f"old {n}", new(n), None, at(n)) for n in range(COUNT)))
-
-
-def test_y1_requests_leave_aliases(spark: SparkSession) -> None:
-    later = f"{REQUEST['executed_at']} + interval 1 year"
-    ids = {"old_id": "concat('new ', id)", "new_id": "concat('last ', id)"}
-    batch = requests(spark, request_id="concat('b', id)", op="'convert'", executed_at=later, **ids)
-    final = {n: f"last {n}" if n % 3 else None for n in range(COUNT)}
-    found = rows(late_aliases_by_org(requests(spark), batch))
-    assert found == expected(*((f"old {n}", final[n], None, at(n)) for n in range(COUNT)))
+    """Each third names the day of its rows, which begins before START."""
+    asked = requests(spark, engagement_date="if(id % 3 = 1, date'2026-01-01', null)")
+    before = {n: START - timedelta(microseconds=1) if n % 3 == 1 else None for n in range(COUNT)}
+    last = START + timedelta(days=1, microseconds=-1)
+    until = {n: min(at(n), last) if n % 3 == 1 else at(n) for n in range(COUNT)}
+    found = rows(aliases_by_org(asked))
+    assert found == expected(*(("who_id", f"old {n}", new(n), before[n], until[n]) for n in range(COUNT)))
 
 
 def test_y1_requests_change_aliases(spark: SparkSession) -> None:
@@ -121,22 +138,56 @@ def test_y1_requests_change_aliases(spark: SparkSession) -> None:
     earlier = f"{REQUEST['executed_at']} - interval 1 year"
     batch = requests(spark, request_id="concat('b', id)", op="'convert'", executed_at=earlier, new_id="'other'")
     before = START.replace(year=START.year - 1)
-    ids = of_orgs(spark, id="concat('old ', id)").where("substring(id, 5) % 2 = 0")
+    ids = of_orgs(spark, id="concat('old ', id)", **TASK).where("substring(id, 5) % 2 = 0")
     found = rows(changed_aliases_by_org(requests(spark), batch, ids))
-    moved = [(f"old {n}", "other", None, before + timedelta(minutes=n)) for n in range(COUNT)]
-    late = [(f"old {n}", new(n), before + timedelta(minutes=n), at(n)) for n in range(0, COUNT, 2)]
+    moved = [("who_id", f"old {n}", "other", None, before + timedelta(minutes=n)) for n in range(COUNT)]
+    late = [("who_id", f"old {n}", new(n), before + timedelta(minutes=n), at(n)) for n in range(0, COUNT, 2)]
     assert found == sorted([*expected(*moved), *expected(*late)], key=repr)
 
 
-def test_y1_requests_are_connected_with_ids(spark: SparkSession) -> None:
-    ids = of_orgs(spark, id="concat('new ', id)").where("id <> 'new 1'")
-    connected = (n for n in range(COUNT) if n % 3 and n != 1)
-    whose = [(row["org_id"], row["old_id"]) for row in related_by_org(requests(spark), ids).collect()]
-    assert sorted(whose) == [(MANY, old) for old in sorted(f"old {n}" for n in connected)]
+def test_requests_that_are_connected_are_in_one_part(spark: SparkSession) -> None:
+    """`old n` goes to `new n` and that to `last n`, or is deleted; nobody wants the component of `old 1`."""
+    further = {"request_id": "concat('f', id)", "op": "'merge'", "old_id": "concat('new ', id)"}
+    links = requests(spark).unionByName(requests(spark, **further, new_id="concat('last ', id)").where("id % 3 > 0"))
+    ids = of_orgs(spark, id="concat('old ', id)", column="'who_id'").where("id <> 'old 1'")
+    links = links.drop("part")
+    ends = links.select("org_id", "column", "old_id", "new_id", F.lit(False).alias("is_wanted"))
+    ends = ends.union(ids.select("org_id", "column", "id", F.lit(None), F.lit(True)))
+    parts = with_part(links, parts_by_org(ends), "old_id").select("org_id", "old_id", "part").collect()
+    part_of = {(row["org_id"], row["old_id"]): row["part"] for row in parts}
+    connected = [n for n in range(COUNT) if n != 1]
+    assert {(MANY, f"old {n}") for n in connected} <= part_of.keys()
+    assert {(MANY, f"new {n}") for n in connected if n % 3} <= part_of.keys()
+    assert len(parts) == len(part_of) == len(connected) + len([n for n in connected if n % 3]) + 1
+    assert {part_of[MANY, f"old {n}"] == part_of[MANY, f"new {n}"] for n in connected if n % 3} == {True}
+
+
+EDGES = st.lists(st.tuples(st.integers(0, 30), st.integers(0, 30)), max_size=40)
+
+
+@settings(max_examples=200, deadline=None)
+@given(EDGES, st.sets(st.integers(0, 30), min_size=1), st.integers(1, 10))
+def test_parts_are_whole_components_and_not_larger_than_they_must_be(
+    edges: list[tuple[int, int]], wanted: set[int], most: int
+) -> None:
+    ends = [(old, new, False) for old, new in edges] + [(each, each, True) for each in wanted]
+    old, new, is_wanted = zip(*ends, strict=True)
+    rows = grouped.parts_of_graph(pa.table({"old": old, "new": new, "is_wanted": is_wanted}), most=most).to_pylist()
+    part_of = {row["hash"]: row["part"] for row in rows}
+    graph = nx.Graph([*edges, *((each, each) for each in wanted)])
+    components = [ids for ids in nx.connected_components(graph) if ids & wanted]
+    assert part_of.keys() == set().union(*components)
+    sizes: Counter[int] = Counter()
+    for ids in components:
+        [part] = {part_of[each] for each in ids}
+        sizes[part] += sum(old in ids for old, _, _ in ends)
+    largest = max(sum(old in ids for old, _, _ in ends) for ids in components)
+    assert max(sizes.values()) < most + largest
 
 
 def test_y1_records_have_places(spark: SparkSession) -> None:
-    placed = expected(*((f"e{n}", f"r{n}", f"who {n}") for n in range(0, COUNT, 2)))
+    deals = {n: {"deal_id": None if n % 4 else f"deal {n}"} for n in range(COUNT)}
+    placed = expected(*((f"e{n}", f"r{n}", f"who {n}", deals[n]) for n in range(0, COUNT, 2)))
     assert rows(place_records_by_org(requests(spark))) == placed
 
 
@@ -159,8 +210,7 @@ def test_y1_requests_are_tried_and_keep_their_columns(spark: SparkSession, appli
     """Even requests carry a record. Of the odd ones, every second names an id whose rows have just come."""
     asked = requests(spark)
     former = requests(spark, request_id="concat('f', id)", old_id="concat('gone ', id)").limit(applied_before)
-    present = of_orgs(spark, who_id=REQUEST["old_id"], engaged_at=REQUEST["executed_at"], is_as_sent="id % 2 = 1")
-    present = present.where("substring(who_id, 5) % 4 < 2")
+    present = of_orgs(spark, **PRESENT, is_as_sent="id % 2 = 1").where("substring(id, 5) % 4 < 2")
     outcome = F.when(F.col("offset") % 4 < 3, "applied").otherwise("parked")
     after = asked.withColumn("attempts", F.lit(1)).withColumn("status", outcome)
     found = attempt_by_org(asked, former, present, max_attempts=2)
@@ -172,7 +222,7 @@ def test_an_org_of_which_all_requests_are_known_has_rows_and_applied_requests_an
     spark: SparkSession,
 ) -> None:
     is_known = F.col("org_id") == ONE
-    present = of_orgs(spark, who_id=REQUEST["old_id"], engaged_at=REQUEST["executed_at"], is_as_sent="true")
+    present = of_orgs(spark, **PRESENT, is_as_sent="true")
     asked = requests(spark).where(~is_known).limit(1)
     found = attempt_by_org(asked, requests(spark).where(is_known), present.where(is_known), max_attempts=2)
     assert [row["org_id"] for row in found.collect()] == [MANY]

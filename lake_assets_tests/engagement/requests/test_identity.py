@@ -10,20 +10,21 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lake_assets.engagement.requests.aliases import aliases
-from lake_assets.engagement.requests.identity import OPS, FinalIds, MutationRequest, Op
+from lake_assets.engagement.requests.identity import OPS, MutationRequest, Op
 from lake_assets.errors import UsageError
 from lake_assets_tests.engagement.oracle import replay
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
 IDS = "abcd"
+MINUTE, HOURS, DAY = timedelta(minutes=1), timedelta(hours=12), timedelta(days=1)
 
 
-def collapse(requests: list[MutationRequest]) -> FinalIds:
+def collapse(requests: list[MutationRequest]) -> dict[str, str | None]:
     """Id → where its rows go that engaged before all requests."""
     return {alias.old_id: alias.new_id for alias in aliases(requests) if alias.after is None}
 
 
-def apply(final: FinalIds, rows: dict[str, str]) -> dict[str, str]:
+def apply(final: dict[str, str | None], rows: dict[str, str]) -> dict[str, str]:
     """Row → its id after one update by the map."""
     found = {row: final.get(identity, identity) for row, identity in rows.items()}
     return {row: identity for row, identity in found.items() if identity is not None}
@@ -45,9 +46,13 @@ def chain(text: str) -> list[MutationRequest]:
 
 
 @st.composite
-def histories(draw: st.DrawFn, minutes: int = 3) -> list[MutationRequest]:
-    """Up to ten requests over four ids, many at the same instant, some with a request id that was there before."""
+def histories(draw: st.DrawFn, minutes: int = 3, step: timedelta = MINUTE) -> list[MutationRequest]:
+    """Up to ten requests over four ids, many at the same instant, some with a request id that was there before.
+
+    step: what `minutes` counts. Steps of hours cross midnight, and then some requests name a day.
+    """
     count = draw(st.integers(0, 10))
+    days = st.none() if step == MINUTE else st.none() | st.sampled_from([START.date(), (START + DAY).date()])
     ids, ops, names = st.sampled_from(IDS), st.sampled_from(OPS), st.integers(0, 2 * count)
     return [
         MutationRequest(
@@ -55,9 +60,10 @@ def histories(draw: st.DrawFn, minutes: int = 3) -> list[MutationRequest]:
             op=draw(ops),
             old_id=draw(ids),
             new_id=draw(ids),
-            executed_at=START + timedelta(minutes=draw(st.integers(0, minutes))),
+            executed_at=START + step * draw(st.integers(0, minutes)),
             partition=draw(st.integers(0, 1)),
             offset=offset,
+            engagement_date=draw(days),
         )
         for offset in range(count)
     ]
@@ -127,7 +133,7 @@ def test_two_batches_one_after_the_other_are_one(requests: list[MutationRequest]
         "none",
     ],
 )
-def test_cases_that_are_easy_to_get_wrong(steps: str, final: FinalIds) -> None:
+def test_cases_that_are_easy_to_get_wrong(steps: str, final: dict[str, str | None]) -> None:
     assert collapse(chain(steps)) == final
 
 

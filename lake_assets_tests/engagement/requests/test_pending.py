@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from lake_assets.engagement.requests.identity import MutationRequest
 from lake_assets.engagement.requests.pending import applicable, status_after_attempt
 from lake_assets_tests.engagement.requests.test_aliases import since
-from lake_assets_tests.engagement.requests.test_identity import IDS, START, chain, histories
+from lake_assets_tests.engagement.requests.test_identity import HOURS, IDS, START, chain, histories
 
 EARLIER = START - timedelta(minutes=1)
 """Before any request."""
@@ -36,10 +36,10 @@ def test_a_request_meets_no_row_that_engaged_after_it() -> None:
 
 
 @settings(max_examples=300, deadline=None)
-@given(histories(), st.sets(st.tuples(st.sampled_from(IDS), st.integers(-1, 4))))
+@given(histories(3, HOURS), st.sets(st.tuples(st.sampled_from(IDS), st.integers(-1, 4))))
 def test_those_that_meet_none_can_be_left_out(requests: list[MutationRequest], engaged: set[tuple[str, int]]) -> None:
-    rows = [(identity, START + timedelta(minutes=minute)) for identity, minute in sorted(engaged)]
-    found = applicable(requests, rows)
+    rows = [(identity, START + number * HOURS) for identity, number in sorted(engaged)]
+    found = applicable(requests, [(identity, at, at.date()) for identity, at in rows])
     met = [request for request in requests if request.request_id in found]
     assert [since(met, *row) for row in rows] == [since(requests, *row) for row in rows]
 

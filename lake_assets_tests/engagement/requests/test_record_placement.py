@@ -11,16 +11,27 @@ from lake_assets.engagement.requests.identity import MutationRequest, Record
 from lake_assets.engagement.requests.pending import applicable
 from lake_assets.engagement.requests.record_placement import PlacedRecord, place_records
 from lake_assets_tests.engagement.oracle import replay
-from lake_assets_tests.engagement.requests.test_identity import IDS, ROWS, apply, chain, collapse, histories
+from lake_assets_tests.engagement.requests.test_identity import (
+    DAY,
+    HOURS,
+    IDS,
+    ROWS,
+    START,
+    apply,
+    chain,
+    collapse,
+    histories,
+)
 from lake_assets_tests.engagement.requests.test_pending import before_all
 
-RECORDS = st.builds(Record, st.sampled_from([*ROWS, "new", "newer"]), st.sampled_from(IDS))
+DAYS = st.sampled_from([START.date(), (START + DAY).date()])
+RECORDS = st.builds(Record, st.sampled_from([*ROWS, "new", "newer"]), st.sampled_from(IDS), DAYS)
 
 
 @st.composite
 def carrying(draw: st.DrawFn) -> list[MutationRequest]:
     """A history in which some requests carry records, of rows that are there and of new ones."""
-    return [replace(request, record=draw(st.none() | RECORDS)) for request in draw(histories())]
+    return [replace(request, record=draw(st.none() | RECORDS)) for request in draw(histories(3, HOURS))]
 
 
 def put(requests: list[MutationRequest], rows: dict[str, str]) -> dict[str, str]:

@@ -3,16 +3,24 @@
 from __future__ import annotations
 
 from datetime import date, timedelta
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
 from hypothesis import given
 from hypothesis import strategies as st
 
+from lake_assets.engagement.deduplication.days import MAX_RANGES
 from lake_assets.engagement.model.delta_log import open_table
 from lake_assets.engagement.model.table_schemas import ENGAGEMENT
 from lake_assets.engagement.model.tables import LakeTables
-from lake_assets.engagement.streams.pruning import MAX_SPANS, DateSpan, MergeScope, merge_scope, scope_of_dates
+from lake_assets.engagement.streams.pruning import (
+    DateSpan,
+    MergeScope,
+    merge_scope,
+    spans_of_dates,
+    spans_of_days,
+)
 from lake_assets_tests.engagement.prepared import create_tables
 from lake_assets_tests.engagement.scenario import lake_of
 
@@ -40,10 +48,20 @@ def test_each_org_has_its_own_dates(dates: dict[str, tuple[date | None, date | N
 
 
 def test_of_many_dates_it_is_those_between_the_first_and_the_last() -> None:
-    days = [NEW_YEAR + timedelta(days=number) for number in range(MAX_SPANS + 1)]
+    days = [NEW_YEAR + timedelta(days=number) for number in range(MAX_RANGES + 1)]
     orgs = tuple(sorted(f"org{number}" for number in range(len(days))))
     found = merge_scope(DateSpan((f"org{number}",), day, day) for number, day in enumerate(days))
     assert found == MergeScope((DateSpan(orgs, days[0], days[-1]),))
+
+
+@given(st.lists(st.dates(NEW_YEAR, date(2026, 12, 31)), min_size=MAX_RANGES + 1, max_size=60, unique=True))
+def test_many_dates_leave_out_the_widest_gaps_between_them(days: list[date]) -> None:
+    found = merge_scope(DateSpan((f"org{number % 3}",), day, day) for number, day in enumerate(days))
+    ordered = sorted(days)
+    gaps = sorted((after - before).days - 1 for before, after in pairwise(ordered))
+    covered = sum((span.last - span.first).days + 1 for span in found.spans if span.first and span.last)
+    assert all(covers(found, org, day) for org in ("org0", "org1", "org2") for day in days)
+    assert covered == (ordered[-1] - ordered[0]).days + 1 - sum(gaps[-(MAX_RANGES - 1) :])
 
 
 def test_files_of_other_orgs_and_of_other_dates_are_not_read(home: Settings, spark: SparkSession) -> None:
@@ -57,7 +75,10 @@ def test_files_of_other_orgs_and_of_other_dates_are_not_read(home: Settings, spa
             tables.location(ENGAGEMENT)
         )
     concerned = [("acme", days[0], days[0]), ("globex", days[3], days[3]), ("initech", None, None)]
-    found = scope_of_dates(spark.createDataFrame(concerned, "org_id string, first_date date, last_date date"))
+    dates = spark.createDataFrame(concerned, "org_id string, first_date date, last_date date")
+    found = merge_scope(spans_of_dates(dates))
+    same = spark.createDataFrame([("acme", days[0]), ("globex", days[3])], "org_id string, engagement_date date")
+    assert merge_scope(spans_of_days(same)) == found
     read = files(tables.read(spark, ENGAGEMENT).where(found.condition))
     held = pa.table(open_table(tables.location(ENGAGEMENT)).get_add_actions(flatten=True)).to_pylist()
     assert len(held) == 16

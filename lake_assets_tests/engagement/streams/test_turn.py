@@ -24,7 +24,7 @@ from lake_assets.engagement.model.turn_order import coordinator_of
 from lake_assets.engagement.notifications.change_reader import BatchEffect
 from lake_assets.engagement.requests.identity import Op
 from lake_assets.engagement.streams.batch import run_batch
-from lake_assets.engagement.streams.turn import TurnReport, coordinator, take_due_turns, take_turn, with_effect
+from lake_assets.engagement.streams.turn import TurnReport, coordinator, take_due_turns, take_turn
 from lake_assets.errors import CoordinationError, LockLost, LockNotFree, TurnRefused
 from lake_assets.pages.terminal.engagement import reclaimed
 from lake_assets.settings import Settings, settings
@@ -57,7 +57,7 @@ def turn(mail: Traffic) -> Iterator[Turn]:
         def take(name: StreamName) -> TurnReport:
             stream = mail.stream(name)
             coordinated = coordinator(stream, zk, mail.spark, timeout=PATIENCE_SECONDS)
-            return with_effect(stream, take_turn(stream, coordinated, max_wait=2 * SESSION_SECONDS))
+            return take_turn(stream, coordinated, max_wait=2 * SESSION_SECONDS)
 
         yield take
 

@@ -28,6 +28,7 @@ KEYS = (
     "message_keys",
     "simulated_as",
     "continuous",
+    "ids",
     *_NUMBERS,
 )
 _REQUIRED = ("name", "fields", "metrics")
@@ -43,6 +44,8 @@ def read_lake(file: Path) -> EngagementLake:
     found = read_yaml(file)
     found.check_keys(KEYS, required=_REQUIRED)
     limits: dict[str, Any] = {key: found.number(key) for key in _NUMBERS if key in found.values}
+    if "ids" in found.values:
+        limits["ids"] = found.names("ids")
     try:
         lake = EngagementLake(
             found.text("name"),

@@ -78,6 +78,13 @@ class Section:
         found = self.section(key)
         return {name: found.number(name) for name in found.values}
 
+    def names(self, key: str) -> tuple[str, ...]:
+        """Return a list of texts. Raises `ConfigurationError`."""
+        found = self.values[key]
+        if not isinstance(found, list) or not found or not all(isinstance(name, str) for name in found):
+            raise self.wrong(key, f"is {found!r}, which is no list of names", f"Write a list: `{key}: [who_id, …]`.")
+        return tuple(found)
+
     def choices(self, key: str, known: tuple[str, ...]) -> tuple[str, ...]:
         """Return a text or a list of texts, each a known one. Raises `ConfigurationError`."""
         found = self.values[key]

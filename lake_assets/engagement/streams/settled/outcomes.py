@@ -10,10 +10,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from lake_assets.engagement.model.checkpoint import Batch
+from lake_assets.engagement.model.checkpoint import DATES_BIND, Batch
 from lake_assets.engagement.model.table_schemas import MUTATION_REQUEST
 from lake_assets.engagement.model.tables import LakeTables
 from lake_assets.engagement.streams.late_arrivals import Former
+from lake_assets.engagement.streams.pruning import MergeScope
+from lake_assets.engagement.streams.settled.settled_requests import scoped
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -27,10 +29,12 @@ class Outcome:
         tried: The rows that the batch has appended to `mutation_request`.
         found: What the batch found that concerns them, and perhaps what concerns only those of them that are not
             applied, where the applied ones change nothing; None if it was not kept.
+        scope: The rows that its requests may act on; None if it was not kept.
     """
 
     tried: DataFrame
     found: Former | None = None
+    scope: MergeScope | None = None
 
 
 @dataclass(frozen=True)
@@ -57,5 +61,7 @@ class Outcomes:
         self._kept.clear()
         if kept:
             return kept[0]
-        log = self.tables.read(self.spark, MUTATION_REQUEST, version=done["request"])
+        log = scoped(self.tables.read(self.spark, MUTATION_REQUEST, version=done["request"]))
+        if batch.rules < DATES_BIND:
+            log = log.withColumn("engagement_date", F.lit(None).cast("date"))
         return Outcome(log.where(F.col("batch_id") == batch.batch_id))

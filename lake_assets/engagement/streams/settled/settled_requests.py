@@ -12,14 +12,25 @@ from typing import TYPE_CHECKING
 from lake_assets.engagement.model.checkpoint import Batch
 from lake_assets.engagement.model.delta_log import is_table
 from lake_assets.engagement.model.table_schemas import MUTATION_REQUEST, SETTLED_REQUEST
-from lake_assets.engagement.model.tables import IS_APPLIED, LakeTables, applied_requests
-from lake_assets.engagement.requests.grouped import related_by_org
+from lake_assets.engagement.model.tables import IS_APPLIED, LakeTables
+from lake_assets.engagement.requests.identity import PERSON
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 FIRST_VERSION = 0
 """Version of the table that a batch reads whose intent is older than the table: it was built from the log."""
+
+
+def scoped(requests: DataFrame) -> DataFrame:
+    """Return requests, of any version of their table, with the column that each names, and with their dates."""
+    from pyspark.sql import functions as F
+
+    known = requests.columns
+    column = F.coalesce("column", F.lit(PERSON)) if "column" in known else F.lit(PERSON)
+    dated = "engagement_date" in known
+    dates = {} if dated else {"engagement_date": F.lit(None).cast("date")}
+    return requests.withColumns({"column": column, **dates})
 
 
 def settled_requests(
@@ -32,7 +43,7 @@ def settled_requests(
     """
     from pyspark.sql import functions as F
 
-    rows = tables.read(spark, SETTLED_REQUEST, version=_version_of(batch))
+    rows = scoped(tables.read(spark, SETTLED_REQUEST, version=_version_of(batch)))
     return rows if orgs is None else rows.where(F.col("org_id").isin(sorted(orgs)))
 
 
@@ -47,7 +58,7 @@ def pending_requests(tables: LakeTables, spark: SparkSession, batch: Batch) -> D
     newest = pending_batch(tables, batch.reads[MUTATION_REQUEST])
     if newest is None:
         return None
-    log = tables.read_for(spark, batch, MUTATION_REQUEST)
+    log = scoped(tables.read_for(spark, batch, MUTATION_REQUEST))
     return log.where((F.col("batch_id") == F.lit(newest)) & (F.col("status") == "parked"))
 
 
@@ -96,39 +107,3 @@ def orgs_of(rows: DataFrame) -> list[str]:
     """Return the orgs of some rows, sorted."""
     found = rows.select("org_id").distinct().orderBy("org_id").collect()
     return [row["org_id"] for row in found]
-
-
-def applied_before(
-    tables: LakeTables,
-    spark: SparkSession,
-    batch: Batch,
-    requests: DataFrame,
-    arrivals: DataFrame | None,
-    orgs: Iterable[str],
-) -> DataFrame:
-    """Return the requests applied by former batches that are connected with some requests or new rows.
-
-    Args:
-        requests: org_id string, old_id string, new_id string.
-        orgs: Orgs of the requests; it may contain others.
-        arrivals: org_id string, who_id string of new rows; None if there are none.
-
-    Returns:
-        org_id string, and the columns of a request.
-    """
-    ids = _named_ids(requests)
-    read = set(orgs)
-    if arrivals is not None:
-        ids = ids.union(arrivals.select("org_id", "who_id"))
-        read.update(orgs_of(arrivals))
-    applied = applied_requests(settled_requests(tables, spark, batch, read))
-    known = ids.distinct().join(_named_ids(applied).distinct(), ["org_id", "id"], "left_semi")
-    return related_by_org(applied, known)
-
-
-def _named_ids(requests: DataFrame) -> DataFrame:
-    """Return the ids that requests name: org_id string, id string."""
-    from pyspark.sql import functions as F
-
-    ids = F.explode(F.array_compact(F.array("old_id", "new_id")))
-    return requests.select("org_id", ids.alias("id"))

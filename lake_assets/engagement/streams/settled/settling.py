@@ -11,16 +11,17 @@ from lake_assets.engagement.model.delta_log import is_table, open_table, read_ro
 from lake_assets.engagement.model.table_schemas import (
     ENGAGEMENT,
     MUTATION_REQUEST,
-    SENT_WHO_ID,
     SETTLED_REQUEST,
     SETTLED_REQUEST_COLUMNS,
     SETTLED_REQUEST_PROPERTIES,
     check_fields,
+    spark_tables,
 )
 from lake_assets.engagement.model.tables import LakeTables
 from lake_assets.engagement.requests.grouped import RECORD_IDS
 from lake_assets.engagement.streams.records import with_record_ids
 from lake_assets.engagement.streams.settled.outcomes import Outcomes
+from lake_assets.engagement.streams.settled.settled_requests import scoped
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -51,11 +52,14 @@ def upgrade(tables: LakeTables, spark: SparkSession) -> None:
     Raises:
         ConfigurationError: The file of the lake declares fields that its table does not have.
     """
-    columns = open_table(tables.location(ENGAGEMENT)).schema().fields
-    check_fields(tables.lake, columns)
-    if SENT_WHO_ID not in {column.name for column in columns}:
-        spark.sql(f"ALTER TABLE {tables.identifier(ENGAGEMENT)} ADD COLUMNS ({SENT_WHO_ID} string)")
+    check_fields(tables.lake, open_table(tables.location(ENGAGEMENT)).schema().fields)
     _ensure_settled(tables, spark)
+    for schema in spark_tables(tables.lake):
+        if schema.name in (ENGAGEMENT, MUTATION_REQUEST, SETTLED_REQUEST):
+            known = {column.name for column in open_table(tables.location(schema.name)).schema().fields}
+            added = ", ".join(f"`{name}` {kind}" for name, kind in schema.columns.items() if name not in known)
+            if added:
+                spark.sql(f"ALTER TABLE {tables.identifier(schema.name)} ADD COLUMNS ({added})")
 
 
 def _ensure_settled(tables: LakeTables, spark: SparkSession) -> None:
@@ -63,13 +67,18 @@ def _ensure_settled(tables: LakeTables, spark: SparkSession) -> None:
 
     It is created together with its rows. The requests of an open batch of mutation are left to its own commit.
     """
+    from pyspark.sql import functions as F
+
     location = tables.location(SETTLED_REQUEST)
     if is_table(location):
         return
     last = tables.checkpoints.read(tables.lake.app_name("mutation"))
     is_open = last is not None and not last.finished
     version = last.batch.reads[MUTATION_REQUEST] if last is not None and is_open else None
-    log = tables.read(spark, MUTATION_REQUEST, version=version)
+    log = scoped(tables.read(spark, MUTATION_REQUEST, version=version)).withColumn(
+        "engagement_date",
+        F.lit(None).cast("date"),  # no request of that version was bound to its date
+    )
     writer = _settled(log, tables.lake).write.format("delta").mode("error").partitionBy("org_id")
     writer.options(**SETTLED_REQUEST_PROPERTIES).save(location)
 

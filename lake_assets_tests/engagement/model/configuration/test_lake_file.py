@@ -81,6 +81,7 @@ max_file_bytes: 1048576
 retain_hours: 24
 ttl_days: 365
 continuous: true
+ids: [deal_id, who_id, template_id]
 turns:
   ingestion: maintenance
   mutation: [ingestion, mutation]
@@ -98,6 +99,7 @@ simulated_as: {sent: asked}
         retain_hours=24,
         ttl_days=365,
         continuous=True,
+        ids=("deal_id", "who_id", "template_id"),
         message_keys={"who_id": "visitor"},
         metrics=(MESSAGES,),
         turns={"ingestion": ("maintenance",), "mutation": ("ingestion", "mutation")},
@@ -127,6 +129,11 @@ simulated_as: {sent: asked}
         (f"{CHAT}max_records: many", r": max_records is 'many'\.\n  → Write a whole number of 1 or more\."),
         (f"{CHAT}max_records: true", r": max_records is True\.\n"),
         (f"{CHAT}continuous: always", r": continuous is 'always'\.\n  → Write true or false\."),
+        (f"{CHAT}ids: who_id", r": ids is 'who_id', which is no list of names\.\n  → Write a list: `ids: \[who_id"),
+        (f"{CHAT}ids: [deal_id]", r": ids of chat_message are .*, without who_id\.\n  → Write a list with who_id"),
+        (f"{CHAT}ids: [who_id, kind]", r": ids of chat_message name 'kind', which is taken\.\n  → Name each column"),
+        (f"{CHAT}ids: [who_id, who_id]", r": ids of chat_message name 'who_id', which is taken\.\n"),
+        (f"{CHAT}ids: [who_id, Deal]", r": An id column of chat_message is 'Deal'\.\n"),
         (f"{CHAT}retain_hours: 0", r": retain_hours is 0\.\n"),
         (f"{CHAT}ttl_days: 40000", r": ttl_days of chat_message is 40000\.\n  → Set it to a number from 1 to 36500\."),
         ("name: chat\nfields: {x: int}", r": metrics is missing\.\n"),

@@ -22,7 +22,8 @@ from lake_assets.engagement.model.table_schemas import (
     spark_tables,
 )
 from lake_assets.engagement.streams.batch import run_batch
-from lake_assets.engagement.streams.settled.settled_requests import applied_before, settled_requests
+from lake_assets.engagement.streams.late_arrivals import former
+from lake_assets.engagement.streams.settled.settled_requests import settled_requests
 from lake_assets.engagement.streams.settled.settling import prune_log
 from lake_assets.errors import LockLost
 from lake_assets_tests.engagement.dagster.test_assets import Losing
@@ -72,12 +73,14 @@ def assert_only_what_is_connected_is_read(mail: Traffic, spark: SparkSession) ->
     """Of an org that has applied three requests, two concern the chain of a new one; no file of other orgs is read."""
     last = mail.tables.checkpoints.read(mail.lake.app_name("mutation"))
     assert last is not None
-    batch = replace(last.batch, reads={SETTLED_REQUEST: mail.tables.version(SETTLED_REQUEST)})
+    reads = {**last.batch.reads, SETTLED_REQUEST: mail.tables.version(SETTLED_REQUEST)}
+    batch = replace(last.batch, reads=reads, since={})
     files = settled_requests(mail.tables, spark, batch, ["acme"]).inputFiles()
     assert len(files) == 2
     assert all("/org_id=acme/" in file for file in files)
-    asked = spark.createDataFrame([("acme", CHAIN[2], "x")], "org_id string, old_id string, new_id string")
-    related = applied_before(mail.tables, spark, batch, asked, None, ["acme"])
+    request = ("acme", "who_id", CHAIN[2], "x")
+    asked = spark.createDataFrame([request], "org_id string, column string, old_id string, new_id string")
+    related = former(mail.tables, spark, batch, asked, ["acme"]).applied
     assert {(row["old_id"], row["new_id"]) for row in related.collect()} == set(pairwise(CHAIN))
 
 

@@ -68,7 +68,7 @@ class Watch:
         definitions = dg.Definitions.merge(
             incremental_definitions(CLICKS, clock=self.clock, end=hour_key(START + 20)),
             watch_definitions(
-                PIPELINE, clock=self.clock, webhook=webhook, elsewhere={OF_LANDING: lambda: self.elsewhere()}
+                PIPELINE, clock=self.clock, webhook=webhook, elsewhere={OF_LANDING: lambda _: self.elsewhere()}
             ),
             dg.Definitions(resources=resources),
         )
