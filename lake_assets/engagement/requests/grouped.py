@@ -69,7 +69,7 @@ def changed_aliases_by_org(applied: DataFrame, batch: DataFrame, arrived: DataFr
         arrived: org_id string, column string, part int, id string: ids with new rows.
     """
     both = _union(applied, batch.select("org_id", *_REQUEST, "part")).groupBy(*_KEY)
-    ids = arrived.select(*_KEY, "id").groupBy(*_KEY)
+    ids = _own_part(arrived).select(*_KEY, "id").groupBy(*_KEY)
     return both.cogroup(ids).applyInPandas(_changed_aliases_of_org, ALIASES)
 
 
@@ -171,7 +171,14 @@ def attempt_by_org(requests: DataFrame, applied: DataFrame, present: DataFrame, 
 
     names = requests.columns
     requests_by_org = _union(applied, requests).groupBy(*_KEY)
-    return requests_by_org.cogroup(present.groupBy(*_KEY)).applyInPandas(attempt_org, requests.schema)
+    return requests_by_org.cogroup(_own_part(present).groupBy(*_KEY)).applyInPandas(attempt_org, requests.schema)
+
+
+def _own_part(rows: DataFrame) -> DataFrame:
+    """Return rows whose part is a column of their own: Spark in this process finds one of both sides ambiguous."""
+    from pyspark.sql import functions as F
+
+    return rows.withColumn("part", F.expr("part + 0"))
 
 
 def _union(applied: DataFrame, batch: DataFrame) -> DataFrame:
