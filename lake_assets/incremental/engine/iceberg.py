@@ -187,11 +187,13 @@ def damaged_file(
                     with table.io.new_input(path).open() as opened:
                         pq.read_table(opened)
     except Exception as error:
-        return _damaged(name, path, error, table.io, partition)
+        return file_damage(name, path, error, table.io, partition)
     return None
 
 
-def _damaged(name: str, path: str, error: Exception, io: FileIO | None, partition: str | None = None) -> TableDamaged:
+def file_damage(
+    name: str, path: str, error: Exception, io: FileIO | None, partition: str | None = None
+) -> TableDamaged:
     """Return why a file of a table cannot be read.
 
     Raises:
@@ -243,6 +245,7 @@ def rows_of_files(
     Delete files are applied only to the tasks of a planned scan.
 
     Raises:
+        FileNotFoundError: A file is gone.
         SourceError: A file is in a format that pyiceberg does not read.
         TableDamaged: A file cannot be read.
         ServiceError: The store of the files, or the disk, failed.
@@ -260,6 +263,8 @@ def rows_of_files(
 def _rows_of(table: Table, group: Iterable[FileScanTask], scan: ArrowScan) -> Iterator[pa.RecordBatch]:
     try:
         yield from scan.to_record_batches(group)
+    except FileNotFoundError:  # of a file that is gone, metadata may tell enough
+        raise
     except Exception as error:  # pyarrow's readers raise errors of many types, and pyiceberg one for another format
         name = ".".join(table.name())
         for path, format_ in ((task.file.file_path, task.file.file_format) for task in group):
@@ -270,7 +275,7 @@ def _rows_of(table: Table, group: Iterable[FileScanTask], scan: ArrowScan) -> It
                     if format_ is FileFormat.PARQUET:
                         pq.read_table(opened)
             except Exception as damage:
-                raise _damaged(name, path, damage, table.io) from damage
+                raise file_damage(name, path, damage, table.io) from damage
         raise
 
 
@@ -759,7 +764,7 @@ def find(catalog: Catalog, name: str) -> Table | None:
         # Only a SQL catalog can be asked which file it is.
         path = locations_in(catalog).get(name) if isinstance(catalog, SqlCatalog) else None
         io = load_file_io(dict(catalog.properties), path) if path else None
-        raise _damaged(name, path or f"(the metadata of {name})", error, io) from error
+        raise file_damage(name, path or f"(the metadata of {name})", error, io) from error
 
 
 def complete_through(table: Table, name: str) -> int | None:

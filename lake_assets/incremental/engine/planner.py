@@ -123,6 +123,9 @@ def newest_event(table: Table, time_column: str) -> int | None:
 
     Returns:
         Microseconds since 1970; None without such an event.
+
+    Raises:
+        TableDamaged: A file that must be opened is gone or cannot be read.
     """
     field = table.schema().find_field(time_column)
     committed = {each.snapshot_id: each.timestamp_ms * MILLISECOND_MICROSECONDS for each in table.metadata.snapshots}
@@ -147,10 +150,13 @@ def newest_event(table: Table, time_column: str) -> int | None:
             else:
                 unread.append((limit, file))
     for limit, file in sorted(unread, key=lambda each: (-each[0], each[1].file_path)):
-        for batch in rows_of_files(table, [file], [time_column]) if limit > newest else ():
-            times = microseconds(batch, time_column)
-            latest = pc.max(times.filter(pc.less_equal(times, limit))).as_py()
-            newest = newest if latest is None else max(newest, latest)
+        try:
+            for batch in rows_of_files(table, [file], [time_column]) if limit > newest else ():
+                times = microseconds(batch, time_column)
+                latest = pc.max(times.filter(pc.less_equal(times, limit))).as_py()
+                newest = newest if latest is None else max(newest, latest)
+        except FileNotFoundError as error:
+            raise iceberg.file_damage(".".join(table.name()), file.file_path, error, table.io) from error
     return None if newest == BEFORE_ALL else newest
 
 

@@ -80,7 +80,7 @@ def test_a_landed_partition_is_shown_when_its_files_are_removed_or_written_anew(
 def test_g12_what_landed_is_shown_a_bounded_number_at_a_time(
     daemon: InProcessDaemon, catalog: Catalog, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(raw_tables_sensor, "EVENTS_PER_TICK", 2)
+    monkeypatch.setattr(raw_tables_sensor, "LANDED_PER_TICK", 2)
     for hour in range(3):
         land_clicks(catalog, [hour], landing=hour)
     assert [len(daemon.tick("raw_tables_sensor").asset_events) for _ in range(3)] == [2, 1, 0]
