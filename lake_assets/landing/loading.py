@@ -451,13 +451,12 @@ def _stage(catalog: Catalog, table: Table, name: str, batch: Batch) -> int:
         rows.append({**landed.row, "landed_at": at, "landing_date": at.date(), "landing_hour": at.hour, **own})
     arrow = pa.Table.from_pylist(rows, schema=schema_to_pyarrow(table.schema(), include_field_ids=False))
     try:
-        with iceberg.leaving_no_files(catalog, table):
+        with iceberg.committing(catalog, table):
             table.append(arrow, snapshot_properties={publish.WAP_ID: wap_id}, branch=None)
-    except (CommitFailedException, ValueError) as error:
+    except CommitFailedException as error:
         current = iceberg.load(catalog, name)
         if current.metadata_location == location:
             raise
-        # After another commit, pyiceberg refuses the sequence number of a snapshot with a `ValueError`.
         raise PublishConflict(name, expected=parent, found=publish.main_id(current)) from error
     return publish.staged_snapshot(iceberg.load(catalog, name), wap_id).snapshot_id
 

@@ -18,7 +18,14 @@ from lake_assets.cli.common import require_begun
 from lake_assets.cli.scaffold.read_files import Dialect, open_file
 from lake_assets.errors import UsageError
 from lake_assets.incremental.declaration import Pipeline, RawTable
-from lake_assets.incremental.engine.iceberg import COMPLETE_THROUGH, check_columns, complete_through, load, retrying
+from lake_assets.incremental.engine.iceberg import (
+    COMPLETE_THROUGH,
+    check_columns,
+    committing,
+    complete_through,
+    load,
+    retrying,
+)
 from lake_assets.incremental.engine.planner import MAX_HOURS_BEYOND
 
 if TYPE_CHECKING:
@@ -167,19 +174,13 @@ class _Landing:
                 # pyiceberg would try again by itself, with an hour that another commit may have passed.
                 table.metadata.properties["commit.retry.num-retries"] = "0"
                 present = complete_through(table, name)
-                try:
-                    with table.transaction() as transaction:
-                        if self._files:
-                            with transaction.update_snapshot().fast_append() as append:
-                                for file in self._files:
-                                    append.append_data_file(file)
-                        if through is not None and (present is None or through > present):
-                            transaction.set_properties({COMPLETE_THROUGH: hour_key(through)})
-                except ValueError as error:
-                    # After another commit, pyiceberg refuses the sequence number of a snapshot with a `ValueError`.
-                    if load(catalog, name).metadata_location == table.metadata_location:
-                        raise
-                    raise CommitFailedException(f"{name} has moved") from error
+                with committing(catalog, table), table.transaction() as transaction:
+                    if self._files:
+                        with transaction.update_snapshot().fast_append() as append:
+                            for file in self._files:
+                                append.append_data_file(file)
+                    if through is not None and (present is None or through > present):
+                        transaction.set_properties({COMPLETE_THROUGH: hour_key(through)})
 
 
 def _columns(raw: RawTable, found: Table) -> pa.Schema:

@@ -27,7 +27,6 @@ from typing import Any, Literal, TypeVar
 
 import pyarrow as pa
 from pyiceberg.catalog import Catalog
-from pyiceberg.exceptions import CommitFailedException, ValidationException
 from pyiceberg.expressions import (
     And,
     BooleanExpression,
@@ -476,20 +475,13 @@ def delete_rows(catalog: Catalog, name: str, which: BooleanExpression, *, counte
     return sum(_delete_part(catalog, name, part, counted_as) for part in parts)
 
 
-@iceberg.retrying(ValidationException).wraps
+@iceberg.retrying().wraps
 def _delete_part(catalog: Catalog, name: str, which: BooleanExpression, counted_as: str) -> int:
     table = iceberg.load(catalog, name)
-    location = table.metadata_location
     rows = _count_rows(table, which, publish.main_id(table))
     if rows:
-        try:
-            with iceberg.leaving_no_files(catalog, table):
-                table.delete(which, snapshot_properties={counted_as: str(rows)})
-        except ValueError as error:
-            # After another commit, pyiceberg refuses the sequence number of a snapshot with a `ValueError`.
-            if iceberg.load(catalog, name).metadata_location == location:
-                raise
-            raise CommitFailedException(f"{name} has moved") from error
+        with iceberg.committing(catalog, table):
+            table.delete(which, snapshot_properties={counted_as: str(rows)})
     return rows
 
 

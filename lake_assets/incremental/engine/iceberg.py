@@ -648,12 +648,16 @@ def retrying(*others: type[Exception], seconds: float = 60) -> Retrying:
 
 
 @contextmanager
-def leaving_no_files(catalog: Catalog, table: Table) -> Iterator[None]:
-    """Remove what pyiceberg writes for a commit that another commit came before: it leaves the data files.
+def committing(catalog: Catalog, table: Table) -> Iterator[None]:
+    """Commit to a table by pyiceberg, and remove what that writes if another commit came before: it leaves data files.
 
     They may hold rows of somebody who is erased, and nobody else can tell them from those of a writer at work.
+
+    Raises:
+        CommitFailedException: Another commit came before.
     """
     written: list[str] = []
+    name, before = ".".join(table.name()), table.metadata_location
     io = table.io
     new_output = io.new_output
 
@@ -664,13 +668,16 @@ def leaving_no_files(catalog: Catalog, table: Table) -> Iterator[None]:
     io.new_output = recorded  # type: ignore[method-assign]
     try:
         yield
-    except (CommitFailedException, ValidationException, ValueError):
+    except (CommitFailedException, ValidationException, ValueError) as error:
         # pyiceberg raises these before anything is committed, but for a reply that it cannot read.
-        committed = {each.manifest_list for each in load(catalog, ".".join(table.name())).metadata.snapshots}
-        if committed.isdisjoint(written):
-            for location in written:
+        present = load(catalog, name)
+        if {each.manifest_list for each in present.metadata.snapshots}.isdisjoint(written):
+            for path in written:
                 with suppress(OSError):
-                    io.delete(location)
+                    io.delete(path)
+        # After another commit, pyiceberg refuses the sequence number of a snapshot with a `ValueError`.
+        if not isinstance(error, CommitFailedException) and present.metadata_location != before:
+            raise CommitFailedException(f"{name} has moved") from error
         raise
     finally:
         io.new_output = new_output  # type: ignore[method-assign]

@@ -266,10 +266,10 @@ def test_a_commit_that_another_one_came_before_leaves_no_file(catalog: Catalog) 
     stale = iceberg.load(catalog, "raw.signups")
     landed(catalog, "another")
     known = list(list_files(stale.io, stale.location()))
-    with pytest.raises(CommitFailedException), iceberg.leaving_no_files(catalog, stale):
+    with pytest.raises(CommitFailedException), iceberg.committing(catalog, stale):
         stale.append(rows)
     assert list(list_files(stale.io, stale.location())) == known
-    with iceberg.leaving_no_files(catalog, before.refresh()):
+    with iceberg.committing(catalog, before.refresh()):
         before.append(rows)
     assert before.scan().count() == 3
 
