@@ -127,7 +127,7 @@ def _dead_letters(tables: LakeTables, name: StreamName, batch: Batch, share: flo
 
 
 def _unmet(tables: LakeTables, now: datetime) -> Iterator[Problem]:
-    """Yield a problem if requests have met no row for a day. Those that are dead are told of for a week."""
+    """Yield a problem if requests have met no row for a day; for a week more, also of those that were given up."""
     last = f"SELECT max(batch_id) FROM {MUTATION_REQUEST}"
     day_ago, week_ago = ((now - timedelta(days=days)).strftime("%Y-%m-%dT%H:%M:%SZ") for days in (1, 8))
     waiting = (

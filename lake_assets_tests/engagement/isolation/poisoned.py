@@ -13,13 +13,18 @@ from lake_assets.engagement.model.checkpoint import Batch
 from lake_assets.engagement.model.idempotent import commit_properties
 from lake_assets.engagement.model.lake import EngagementLake
 from lake_assets.engagement.model.offsets import TopicState
+from lake_assets.engagement.model.table_schemas import DEAD_LETTER, ENGAGEMENT, MUTATION_REQUEST, NOTIFICATION
 from lake_assets.engagement.model.tables import LakeTables
 from lake_assets.engagement.streams.batch import BatchReport, Stream, run_batch
 from lake_assets.errors import BatchFailed
 from lake_assets_tests.engagement.scenario import Alone
 
-ROWS = pa.schema([("batch_id", pa.int64()), ("topic", pa.string()), ("offset", pa.int64()), ("reason", pa.string())])
-COMMITS = ("request", "data", "dead_letter", "notification")
+ROWS = pa.schema(
+    [("batch_id", pa.int64()), ("offset", pa.int64())]
+    + [(name, pa.string()) for name in ("topic", "reason", "org_id", "who_id", "old_id", "status")]
+)
+COMMITS = {"request": MUTATION_REQUEST, "data": ENGAGEMENT, "dead_letter": DEAD_LETTER, "notification": NOTIFICATION}
+"""Commit → the table that it writes. All have the same columns, among them those by which a turn tells its effect."""
 
 
 @dataclass
@@ -37,8 +42,9 @@ class Poisoned:
 
     def create(self) -> None:
         self.tables.checkpoints.create()
-        for name in COMMITS:
-            DeltaTable.create(self.tables.location(name), ROWS)
+        for table in COMMITS.values():
+            partitions = ["org_id"] if table == ENGAGEMENT else None
+            DeltaTable.create(self.tables.location(table), ROWS, partition_by=partitions)
 
     @property
     def stream(self) -> Stream:
@@ -60,12 +66,15 @@ class Poisoned:
             except BatchFailed:
                 failed += 1
 
-    def offsets(self, table: str) -> list[int]:
-        rows = DeltaTable(self.tables.location(table)).to_pyarrow_table()
-        return sorted(rows["offset"].to_pylist())
+    def offsets(self, commit: str) -> list[int]:
+        return sorted(self._column(commit, "offset"))
 
-    def batches(self, table: str) -> set[int]:
-        return set(DeltaTable(self.tables.location(table)).to_pyarrow_table()["batch_id"].to_pylist())
+    def batches(self, commit: str) -> set[int]:
+        return set(self._column(commit, "batch_id"))
+
+    def _column(self, commit: str, name: str) -> list[int]:
+        rows = DeltaTable(self.tables.location(COMMITS[commit])).to_pyarrow_table()
+        return list(rows[name].to_pylist())
 
 
 @dataclass
@@ -77,7 +86,7 @@ class Write:
 
     @property
     def table(self) -> str:
-        return self.name
+        return COMMITS[self.name]
 
     def write(self, batch: Batch, done: Mapping[str, int | None], app_id: str) -> None:
         offsets = range(batch.messages.start[0], batch.messages.end[0])
@@ -85,7 +94,7 @@ class Write:
         if self.name == "data" and found and batch.rejected is None:
             raise self.of.error(f"offset {found[0]} cannot be written")
         is_written = (self.name == "dead_letter") == (batch.rejected is not None)
-        common = {"batch_id": batch.batch_id, "topic": batch.messages.topic, "reason": batch.rejected}
+        common = {"batch_id": batch.batch_id, "topic": batch.messages.topic, "reason": batch.rejected, "org_id": "o1"}
         rows = [{**common, "offset": offset} for offset in offsets if is_written]
         properties = commit_properties(app_id, batch.batch_id)
         place = self.of.tables.location(self.table)
