@@ -100,11 +100,11 @@ def run(
     begun, which the stream's next turn continues.
     """
     from lake_assets.engagement.model.lake import STREAMS
-    from lake_assets.errors import UsageError
+    from lake_assets.errors import UsageError, suggestion
 
     for name in streams or ():
         if name not in STREAMS:
-            raise UsageError(f"There is no stream {name!r}.", remedy=f"Name {', '.join(STREAMS)}, or none of them.")
+            raise UsageError(f"There is no stream {name!r}.", remedy=suggestion(name, STREAMS))
     chosen = [name for name in STREAMS if name in (streams or STREAMS)]
     if once:
         _run_once(lake, chosen, as_json=as_json)

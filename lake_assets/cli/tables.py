@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from lake_assets.cli.common import AsJson, create_tables, open_engine, past_hour, show_failures
-from lake_assets.errors import LakeError, ServiceError, UsageError
+from lake_assets.errors import LakeError, ServiceError, TableMissing, UsageError, suggestion
 from lake_assets.pages.terminal.render import (
     Column,
     Part,
@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 
     from lake_assets.incremental.declaration import Pipeline, Target
     from lake_assets.incremental.engine.columns import Declared, Difference, Migration
+    from lake_assets.incremental.engine.engine import Engine
     from lake_assets.incremental.sql.analysis import CheckedTable
     from lake_assets.incremental.sql.folder import SqlFolder
 
@@ -113,7 +114,7 @@ def _named(pipeline: Pipeline, names: Sequence[str], drop: Sequence[str]) -> lis
         if table is None:
             pipeline.refuse_broken(name)
             raise UsageError(
-                f"There is no table {name!r} whose columns are declared.", remedy=f"Name one of: {', '.join(known)}."
+                f"There is no table {name!r} whose columns are declared.", remedy=suggestion(name, [*known])
             )
         found.append(table)
     return found or list(known.values())
@@ -342,13 +343,28 @@ def inspect(
 
     engine = open_engine()
     lineage: dict[str, Sequence[str]] = {}
-    for target in engine.pipeline.targets:
-        if table in (target.name, target.table):
-            table, lineage = target.table, _lineage(target)
-    found = contents.contents(iceberg.load(engine.catalog, table), table, columns or ())
+    declared = engine.pipeline.find_target(table)
+    if declared is not None:
+        table, lineage = declared.table, _lineage(declared)
+    opened = iceberg.find(engine.catalog, table)
+    if opened is None:
+        raise no_such_table(engine, table)
+    found = contents.contents(opened, table, columns or ())
     if columns:
         lineage = {column: sources for column, sources in lineage.items() if column in columns}
     render(replace(found, lineage=lineage), views.contents, as_json=as_json)
+
+
+def no_such_table(engine: Engine, name: str) -> LakeError:
+    """Return the error for a table that the catalog does not have: it is declared only, or its name is misspelt."""
+    from lake_assets.connections.catalog import table_names
+
+    declared = [each.table for each in engine.pipeline.raw]
+    declared += [each.table for each in engine.pipeline.targets]
+    if name in declared:
+        return TableMissing(name)
+    known = sorted({*table_names(engine.catalog), *declared})
+    return UsageError(f"There is no table {name!r}.", remedy=suggestion(name, known))
 
 
 def _lineage(target: Target) -> dict[str, Sequence[str]]:

@@ -46,6 +46,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from difflib import get_close_matches
 
 
 class LakeError(Exception):
@@ -148,6 +149,26 @@ def named(names: Iterable[str]) -> str:
     shown = ", ".join(found[:SHOWN_NAMES])
     more = len(found) - SHOWN_NAMES
     return f"{shown} and {more} more" if more > 0 else shown
+
+
+def closest(name: str, known: Collection[str]) -> str | None:
+    """Return the known name that a name is probably meant to be, with or without its namespace; None if none is."""
+    wanted = name.replace("/", ".").casefold()
+    by_name = {each.casefold(): each for each in known}
+    without = {each.rpartition(".")[2]: full for each, full in by_name.items()}
+    for asked, names in ((wanted, by_name), (wanted.rpartition(".")[2], without)):
+        for found in get_close_matches(asked, names, n=1):
+            return names[found]
+    return None
+
+
+def suggestion(name: str, known: Collection[str]) -> str:
+    """Return a remedy for an unknown name: the closest known one, and all of them."""
+    if not known:
+        return "There is none yet."
+    names = ", ".join(known)
+    near = closest(name, known)
+    return f"Did you mean {near!r}? Otherwise name one of: {names}." if near else f"Name one of: {names}."
 
 
 class StoredStateError(LakeError):

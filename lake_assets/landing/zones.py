@@ -26,7 +26,7 @@ from pathlib import Path
 from uuid import uuid4
 
 from lake_assets.base.failpoints import reach
-from lake_assets.errors import FilesDiffer, LakeError, UsageError, ZoneMismatch
+from lake_assets.errors import FilesDiffer, LakeError, UsageError, ZoneMismatch, suggestion
 from lake_assets.landing.files import MARKER, Draft, Zone
 from lake_assets.landing.manifest import (
     CURRENT_STAGES,
@@ -220,7 +220,7 @@ def other_zones(settings: Settings, name: str) -> list[Zone]:
 
 def no_such_zone(name: str) -> UsageError:
     """Return the error for a zone that does not exist."""
-    return UsageError(f"There is no zone {name!r}.", remedy=f"Name one of: {', '.join(ZONES)}.")
+    return UsageError(f"There is no zone {name!r}.", remedy=suggestion(name, ZONES))
 
 
 @contextmanager

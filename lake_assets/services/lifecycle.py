@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Literal
 from lake_assets.base.extras import installed
 from lake_assets.connections import addresses
 from lake_assets.connections.addresses import create_secrets, create_spark_token, spark_address
-from lake_assets.errors import LakeError, ServiceError, UsageError
+from lake_assets.errors import LakeError, ServiceError, UsageError, suggestion
 from lake_assets.services import servers as dagster_services
 from lake_assets.services import supervisor
 from lake_assets.services.memory import STREAMS_OF, choose_runs, memory_bytes
@@ -392,7 +392,7 @@ def restart(settings: Settings, name: str, *, report: Report) -> None:
     """
     services = {service.name: service for service in _services(settings)}
     if name not in services:
-        raise UsageError(f"There is no service {name!r}.", remedy=f"Name one of {', '.join(services)}.")
+        raise UsageError(f"There is no service {name!r}.", remedy=suggestion(name, [*services]))
     service = services[name]
     with exclusive(settings.home):
         if addresses.process_of(settings.home, supervisor.NAME) is None:

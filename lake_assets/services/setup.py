@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from lake_assets.base.extras import installed
 from lake_assets.connections.spark import EXTRA_JARS, extra_jars, spark_home
-from lake_assets.errors import ServiceError, UsageError
+from lake_assets.errors import ServiceError, UsageError, suggestion
 from lake_assets.services import bootstrap
 from lake_assets.services.bootstrap import Step
 from lake_assets.services.jar_files import LOCK_FILE, SetupError, changed_jars
@@ -57,7 +57,7 @@ def set_up(settings: Settings, extras: Iterable[str] = ()) -> list[Path]:
 
 def _extra(name: str, settings: Settings) -> dict[Path, Step]:
     if name not in EXTRA_JARS:
-        raise UsageError(f"There are no jars for {name!r}.", remedy=f"Name one of: {', '.join(EXTRA_JARS)}.")
+        raise UsageError(f"There are no jars for {name!r}.", remedy=suggestion(name, [*EXTRA_JARS]))
     folder = extra_jars(settings, name)
     return {folder: _step(f"setup-jars-{name}", folder, f"ivy-{name}.xml")}
 

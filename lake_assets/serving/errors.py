@@ -43,7 +43,7 @@ import errno
 from collections.abc import Iterable, Mapping
 from datetime import datetime
 
-from lake_assets.errors import ServingError, UsageError, named
+from lake_assets.errors import ServingError, UsageError, named, suggestion
 
 MAX_ANSWER_CHARACTERS = 500
 """Of another service's answer, in a message."""
@@ -339,7 +339,7 @@ class TableNotServed(ServingError):
     def __init__(self, table: str, served: Iterable[str]) -> None:
         super().__init__(
             f"No table {table!r} is served.",
-            remedy=f"The served tables are: {', '.join(sorted(served)) or 'none yet'}.",
+            remedy=suggestion(table, sorted(served)),
         )
 
 

@@ -108,10 +108,15 @@ def test_a_raw_table_is_declared_complete_by_hand_and_its_readers_go_on(clicks: 
     refused = clicks.refused("complete", "raw.clicks", "2026-01-01-02:00")
     assert "is complete through 2026-01-01-03:00 already" in refused
     assert "--force" in refused
-    for name, why in (("click_fact", "is a target"), ("core.click_fact", "is a target"), ("raw.taps", "no raw table")):
+    for name, why in (("click_fact", "is a target"), ("core.click_fact", "is a target"), ("raw.clics", "no raw table")):
         refused = clicks.refused("complete", name, "2026-01-01-04:00")
         assert why in refused
-        assert "Name a raw table: raw.clicks." in refused
+        assert ("Did you mean 'raw.clicks'?" if name == "raw.clics" else "Name a raw table: raw.clicks.") in refused
+    for command, name, near in (
+        ("inspect", "core.click_fcat", "core.click_fact"),
+        ("plan", "click_fcat", "click_fact"),
+    ):
+        assert f"Did you mean {near!r}?" in clicks.refused(command, name)
     now = datetime.now(UTC)
     for ahead in (timedelta(hours=2), timedelta(days=400)):
         hour = f"{now + ahead:%Y-%m-%d-%H:00}"

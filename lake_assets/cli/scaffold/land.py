@@ -1,6 +1,7 @@
 """`lake land`: the rows of files, appended to a raw table in one commit with its complete-through.
 
-Data files are written while the files are read. If a value is refused, they are deleted, and nothing lands.
+Data files are written while the files are read. If a value is refused, the other files and rows are looked at, too, all
+mistakes are named, what was written is deleted, and nothing lands.
 """
 
 from __future__ import annotations
@@ -15,8 +16,8 @@ from pyiceberg.exceptions import CommitFailedException
 
 from lake_assets.base.hours import hour_key, hour_of
 from lake_assets.cli.common import require_begun
-from lake_assets.cli.scaffold.read_files import Dialect, open_file
-from lake_assets.errors import UsageError
+from lake_assets.cli.scaffold.read_files import Dialect, OpenFile, Wanted, open_file
+from lake_assets.errors import UsageError, suggestion
 from lake_assets.incremental.declaration import Pipeline, RawTable
 from lake_assets.incremental.engine.iceberg import (
     COMPLETE_THROUGH,
@@ -75,8 +76,9 @@ def land_files(
         The number of rows.
 
     Raises:
-        UsageError: There is no such raw table, a file does not have its rows, or the hour is earlier than the present
-            one, in the future, or, without `force`, more than a day beyond the rows. Nothing is landed.
+        UsageError: There is no such raw table, files do not have its rows (all mistakes are named), or the hour is
+            earlier than the present one, in the future, or, without `force`, more than a day beyond the rows.
+            Nothing is landed.
         TableMissing: The table was not created yet.
         SourceError: The table lacks a declared column, or has it with another type.
     """
@@ -88,14 +90,20 @@ def land_files(
         require_begun(through, "--through", now=now)
     columns = _columns(raw, found)
     kinds = {column.name: str(found.schema().find_type(column.name)) for column in columns}
-    opened = [open_file(file, kinds, columns, dialect or Dialect()) for file in files]
-    for file in opened:
-        describe(file.description)
+    wanted = Wanted(kinds, columns, dialect or Dialect(), former=raw.renamed_from)
+    opened: list[OpenFile] = []
+    for file in files:
+        try:
+            opened.append(open_file(file, wanted))
+            describe(opened[-1].description)
+        except UsageError as error:
+            wanted.mistakes.add(error.problem, error.problem.removesuffix("."), error.remedy)
     landing = _Landing(found, raw.time_column, now)
     try:
         for part in _parts(batch for file in opened for batch in file.batches()):
             landing.write(part)
             count(len(part))
+        wanted.mistakes.check()
         _require_near(through, before, landing.newest, force=force)
     except BaseException:
         landing.discard()
@@ -210,8 +218,8 @@ def _declared(pipeline: Pipeline, table: str) -> RawTable:
     found = pipeline.raw_table(table)
     if found is None:
         pipeline.refuse_broken(table)
-        declared = ", ".join(raw.table for raw in pipeline.raw)
-        raise UsageError(f"There is no raw table {table!r}.", remedy=f"Name a raw table: {declared}.")
+        remedy = suggestion(table, [raw.table for raw in pipeline.raw])
+        raise UsageError(f"There is no raw table {table!r}.", remedy=remedy)
     if found.exists_already:
         raise UsageError(
             f"{table} belongs to the program that writes it: its declaration names no columns.",

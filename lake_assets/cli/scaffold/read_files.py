@@ -1,8 +1,8 @@
 """The rows of files as other programs write them: CSV, JSON lines and Parquet, in batches, each value cast strictly.
 
-Opening a file checks its columns. Reading it holds a few batches in memory, however long the file is, and raises
-`UsageError` with the file, the row and the value at the first value that its column cannot hold. DuckDB reads JSON,
-and pyarrow Parquet; none of them decides what a value is: `base.values` does.
+Opening a file checks its columns. Reading it holds a few batches in memory, however long the file is, and collects
+what no column can hold: each kind of mistake with its first rows. DuckDB reads JSON, and pyarrow Parquet; none of them
+decides what a value is: `base.values` does.
 
 A cell of CSV in quotes may have delimiters and line breaks in it, and blanks around it; a quote in it is doubled, or
 has an escape before it. An empty cell is None, and the empty text if it has quotes. The header is read as the rows
@@ -16,7 +16,7 @@ import re
 import shlex
 import zlib
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from io import TextIOWrapper
 from itertools import islice, repeat
@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from lake_assets.base.values import NO_ZONE, Cast, Refused, cast, json_object, shown, time_of, time_text, too_fine
-from lake_assets.errors import UsageError, first_line
+from lake_assets.errors import LakeError, UsageError, first_line
 
 if TYPE_CHECKING:
     import duckdb
@@ -40,6 +40,8 @@ _UNDECODED = re.compile("[\udc80-\udcff]")
 _DIALECT_REMEDY = "Correct the line, or name how the file is written: --delimiter, --quote and --escape."
 
 Cells = list[str | None]
+OnRefused = Callable[[int, Refused], None]
+"""Called with the line of a row that is none."""
 
 
 class _Row(NamedTuple):
@@ -79,13 +81,16 @@ class CsvFile:
             )
         return [name or "" for name in cells]
 
-    def rows(self) -> Iterator[tuple[int, Cells]]:
+    def rows(self, on_refused: OnRefused | None = None) -> Iterator[tuple[int, Cells]]:
         """Yield the length and the cells of each row, as many as the header has. Empty lines are left out.
 
+        Args:
+            on_refused: Called with a row that has another number of cells, which then counts as a row of nulls.
+
         Raises:
-            UsageError: The file is not written so.
+            UsageError: The file is not written so; without `on_refused`, a row has another number of cells.
         """
-        return islice(self._rows(), 1, None)
+        return islice(self._rows(on_refused), 1, None)
 
     def with_escape(self) -> CsvFile:
         """Return the file as RFC 4180 has it; with backslashes before quotes, if it can be read only so."""
@@ -110,7 +115,7 @@ class CsvFile:
             return isinstance(error.__cause__, _LoneEscape)  # which reading the rows reports
         return True
 
-    def _rows(self) -> Iterator[tuple[int, Cells]]:
+    def _rows(self, on_refused: OnRefused | None = None) -> Iterator[tuple[int, Cells]]:
         """Yield the length and the cells of the header and of each row."""
         text, start, line, width, line_end = "", 0, 1, 0, "\n"
         try:
@@ -125,7 +130,11 @@ class CsvFile:
                     if len(row.cells) == width:
                         yield row.next - start, row.cells
                     elif row.cells != [None]:
-                        raise Refused(f"{len(row.cells)} cells, but the header has {width}", _DIALECT_REMEDY)
+                        wrong = Refused(f"{len(row.cells)} cells, but the header has {width}", _DIALECT_REMEDY)
+                        if on_refused is None:
+                            raise wrong
+                        on_refused(line + _lines(text, line_end, start), wrong)
+                        yield row.next - start, [None] * width
                     start = row.next
         except Refused as refused:
             number = line + _lines(text, line_end, start)
@@ -283,28 +292,133 @@ def dialect(
     return Dialect(tab, quote, escape, texts, frozenset(ignored), found)
 
 
+MOST_KINDS = 20
+FIRST_ROWS = 3
+"""Kinds of mistakes that are named, and rows of each."""
+
+MOST_ROWS = 1_000_000
+"""After the first mistake so many more rows of a file are looked at."""
+
+
+@dataclass
+class _Kind:
+    """Mistakes of one kind. `first` is the first of them, `further` the next ones."""
+
+    first: str
+    further: list[str] = field(default_factory=list)
+    number: int = 1
+
+
+@dataclass
+class Mistakes:
+    """What is wrong with files: each kind of mistake once, with its first rows."""
+
+    _kinds: dict[object, _Kind] = field(default_factory=dict)
+    _remedies: dict[str, None] = field(default_factory=dict)
+    _nulls: dict[str, None] = field(default_factory=dict)
+    _more: int = 0
+
+    def __bool__(self) -> bool:
+        return bool(self._kinds)
+
+    def add(self, kind: object, first: str, remedy: str, *, again: str = "") -> None:
+        """Add one mistake.
+
+        Args:
+            kind: Equal for mistakes of one kind.
+            first: What is wrong, as a sentence without its full stop.
+            remedy: What to do, as sentences.
+            again: The same in short, if it is not the first one of its kind; empty if it then says nothing new.
+        """
+        known = self._kinds.get(kind)
+        if known is not None:
+            known.number += bool(again)
+            if again and len(known.further) < FIRST_ROWS - 1:
+                known.further.append(again)
+        elif len(self._kinds) == MOST_KINDS:
+            self._more += 1
+        else:
+            self._kinds[kind] = _Kind(first)
+            self._remedies[remedy] = None
+
+    def may_stand_for_null(self, text: str) -> None:
+        """Remember a text that the file may have for null."""
+        if len(self._nulls) < FIRST_ROWS:
+            self._nulls[text] = None
+
+    def check(self) -> None:
+        """Raise `UsageError` if there is a mistake. It names all kinds."""
+        if not self._kinds:
+            return
+        lines = []
+        for kind in self._kinds.values():
+            more = kind.number - 1 - len(kind.further)
+            further = [*kind.further, *([f"{more:,} more"] if more else [])]
+            lines.append(f"{kind.first}{'; also ' if further else ''}{', '.join(further)}.")
+        if self._more:
+            lines.append(f"There are {self._more:,} more mistakes, of other kinds.")
+        remedy = " ".join(self._remedies)
+        if self._nulls:
+            texts = " or ".join(map(shown, self._nulls))
+            options = " ".join(f"--null {shlex.quote(text)}" for text in self._nulls)
+            remedy = f"{remedy} If {texts} stands for null, add {options}."
+        raise UsageError("\n  ".join(lines), remedy=remedy)
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """The rows that files must have.
+
+    Attributes:
+        kinds: Column → Iceberg type.
+        schema: The same columns with their types in Arrow.
+        dialect: How the files are written.
+        former: Column → its former name.
+        mistakes: What is wrong with the files.
+    """
+
+    kinds: Mapping[str, str]
+    schema: pa.Schema
+    dialect: Dialect = Dialect()
+    former: Mapping[str, str] = field(default_factory=dict)
+    mistakes: Mistakes = field(default_factory=Mistakes)
+
+
 @dataclass(frozen=True)
 class OpenFile:
     """A file with the right columns.
 
     Attributes:
         description: What was found out about it, for people.
-        batches: Reads it: yields the declared columns, in the order of the schema.
+        read: Reads it: yields the declared columns, in the order of the schema.
+        mistakes: What is wrong with it.
     """
 
     description: str
-    batches: Batches
+    read: Batches
+    mistakes: Mistakes
+
+    def batches(self) -> Iterator[pa.RecordBatch]:
+        """Yield the rows, until there is a mistake. Then the others are looked at, and `mistakes` has all of them."""
+        looked_at = 0
+        try:
+            for batch in self.read():
+                if not self.mistakes:
+                    yield batch
+                looked_at += len(batch) if self.mistakes else 0
+                if looked_at > MOST_ROWS:
+                    return
+        except LakeError as error:
+            self.mistakes.add(error.problem, error.problem.removesuffix("."), error.remedy)
 
 
-def open_file(file: Path, kinds: Mapping[str, str], schema: pa.Schema, dialect: Dialect) -> OpenFile:
+def open_file(file: Path, wanted: Wanted) -> OpenFile:
     """Open a file, and check its columns.
 
     Args:
         file: It is read as Parquet or as JSON if it is called so, else as CSV with a header. CSV and JSON may be
             compressed by gzip.
-        kinds: Column → Iceberg type, of the columns that the file must have.
-        schema: The same columns with their types in Arrow.
-        dialect: How the file is written.
+        wanted: The columns that it must have.
 
     Raises:
         UsageError: The file cannot be read, has a column twice, lacks one, or has one that is neither declared nor
@@ -321,16 +435,16 @@ def open_file(file: Path, kinds: Mapping[str, str], schema: pa.Schema, dialect: 
                 remedy="Write it as CSV or JSON in UTF-8, which may be packed by gzip and end in .gz, or as Parquet.",
             )
     if first_bytes == b"PAR1" or last == [".parquet"]:
-        return _open_parquet(file, kinds, schema, dialect)
-    for column, kind in kinds.items():
+        return _open_parquet(file, wanted)
+    for column, kind in wanted.kinds.items():
         if cast(kind) is None:
             raise UsageError(
                 f"{column} is declared as {kind}, which only a Parquet file can have.",
                 remedy="Write the rows as Parquet, or declare the column as string.",
             )
     if last and last[0] in (".json", ".jsonl", ".ndjson"):
-        return OpenFile(f"{file.name}: JSON", partial(_json_batches, file, kinds, schema, dialect))
-    return _open_csv(file, kinds, schema, dialect)
+        return OpenFile(f"{file.name}: JSON", partial(_json_batches, file, wanted), wanted.mistakes)
+    return _open_csv(file, wanted)
 
 
 def _first_bytes(file: Path) -> bytes:
@@ -346,9 +460,7 @@ def _first_bytes(file: Path) -> bytes:
         raise UsageError(f"{file} cannot be read: {error.strerror}.", remedy="Correct the name of the file.") from error
 
 
-def _check_columns(
-    file: Path, found: Sequence[str], wanted: Collection[str], ignored: Collection[str]
-) -> Mapping[str, str]:
+def _check_columns(file: Path, found: Sequence[str], wanted: Wanted) -> Mapping[str, str]:
     """Return declared column → the column of the file that has its values.
 
     Raises:
@@ -356,27 +468,35 @@ def _check_columns(
     """
     columns: dict[str, str] = {}
     for name in found:
-        if name in ignored:
+        if name in wanted.dialect.ignored:
             continue
-        column = name if name in wanted else _plain(name)
+        column = name if name in wanted.kinds else _plain(name)
         if column in columns:
             both = name if name == columns[column] else f"{column} ({columns[column]!r} and {name!r})"
             raise UsageError(f"{file} has the column {both} twice.", remedy="Rename or remove one.")
         columns[column] = name
-    missing = [name for name in wanted if name not in columns]
-    unknown = [name for column, name in columns.items() if column not in wanted]
-    also = f"; it has {', '.join(map(_name, unknown))}, which the table lacks" if unknown else ""
+    unknown = {column: name for column, name in columns.items() if column not in wanted.kinds}
+    missing = [name for name in wanted.kinds if name not in columns]
+    renamed = [name for name in missing if _plain(wanted.former.get(name, name)) in unknown]
+    former = {name: unknown.pop(_plain(wanted.former[name])) for name in renamed}
+    missing = [name for name in missing if name not in former]
+    problems, remedies = [], []
+    if former:
+        under = [f"{new} under its former name {_name(old)}" for new, old in former.items()]
+        problems.append(f"has {' and '.join(under)}")
+        steps = [f"{_name(old)} to {new}" for new, old in former.items()]
+        remedies.append(f"Rename {' and '.join(steps)} in the file.")
     if missing:
-        raise UsageError(
-            f"{file} has no column {', '.join(missing)}{also}.",
-            remedy="Correct its name in the file, or add it with its values.",
-        )
+        problems.append(f"has no column {', '.join(missing)}")
+        remedies.append("Correct its name in the file, or add it with its values.")
     if unknown:
-        ignore = " ".join(f"--ignore {shlex.quote(name)}" for name in unknown)
-        raise UsageError(
-            f"{file} has the column {', '.join(map(_name, unknown))}, which the table lacks.",
-            remedy=f"Declare it, and run lake init. To leave it out, add {ignore}.",
-        )
+        names = ", ".join(map(_name, unknown.values()))
+        problems.append(f"has {'' if problems else 'the column '}{names}, which the table lacks")
+        if not missing:
+            ignore = " ".join(f"--ignore {shlex.quote(name)}" for name in unknown.values())
+            remedies.append(f"Declare it, and run lake init. To leave it out, add {ignore}.")
+    if problems:
+        raise UsageError(f"{file} {'; it '.join(problems)}.", remedy=" ".join(remedies))
     return columns
 
 
@@ -392,17 +512,18 @@ def _name(column: str) -> str:
 # CSV
 
 
-def _open_csv(file: Path, kinds: Mapping[str, str], schema: pa.Schema, dialect: Dialect) -> OpenFile:
+def _open_csv(file: Path, wanted: Wanted) -> OpenFile:
+    dialect = wanted.dialect
     escape = dialect.escape or dialect.quote
     candidates = [CsvFile(file, sign, dialect.quote, escape) for sign in dialect.delimiter or _DELIMITERS]
-    names, found = _best_header(candidates, kinds)
-    columns = _check_columns(file, names, kinds, dialect.ignored)
+    names, found = _best_header(candidates, wanted.kinds)
+    columns = _check_columns(file, names, wanted)
     if dialect.escape is None and dialect.quote:
         found = found.with_escape()
     escape = "" if found.escape == found.quote else f", escape {found.escape!r}"
     description = f"{file.name}: delimiter {found.delimiter!r}, quote {found.quote!r}{escape}, {len(names)} columns"
-    places = [names.index(columns[column]) for column in schema.names]
-    return OpenFile(description, partial(_csv_batches, found, places, kinds, schema, dialect))
+    places = [names.index(columns[column]) for column in wanted.schema.names]
+    return OpenFile(description, partial(_csv_batches, found, places, wanted), wanted.mistakes)
 
 
 def _best_header(candidates: Sequence[CsvFile], kinds: Mapping[str, str]) -> tuple[list[str], CsvFile]:
@@ -422,23 +543,27 @@ def _best_header(candidates: Sequence[CsvFile], kinds: Mapping[str, str]) -> tup
     return names, found
 
 
-def _csv_batches(
-    found: CsvFile, places: Sequence[int], kinds: Mapping[str, str], schema: pa.Schema, dialect: Dialect
-) -> Iterator[pa.RecordBatch]:
+def _csv_batches(found: CsvFile, places: Sequence[int], wanted: Wanted) -> Iterator[pa.RecordBatch]:
     import pyarrow as pa
     import pyarrow.compute as pc
 
-    casts = {name: cast(kind, text_only=True, zone=dialect.zone) for name, kind in kinds.items()}
-    nulls = pa.array(dialect.nulls, pa.string())
+    def refuse(line: int, refused: Refused) -> None:
+        place = f"line {line:,}"
+        wanted.mistakes.add(
+            (found.path, refused.reason), f"{found.path}, {place}: {refused.reason}", refused.remedy, again=place
+        )
+
+    casts = {name: cast(kind, text_only=True, zone=wanted.dialect.zone) for name, kind in wanted.kinds.items()}
+    nulls = pa.array(wanted.dialect.nulls, pa.string())
     row = 0
-    for rows in _parts(found.rows()):
+    for rows in _parts(found.rows(refuse)):
         columns = []
-        for place, field in zip(places, schema, strict=True):
+        for place, column in zip(places, wanted.schema, strict=True):
             texts = pa.array([cells[place] for cells in rows], pa.large_string())
             given = pc.if_else(pc.is_in(texts, value_set=nulls), pa.scalar(None, texts.type), texts)
-            where = _Where(found.path, row, field.name)
-            columns.append(_cast_array(given, kinds[field.name], casts[field.name], field.type, where))
-        yield pa.record_batch(columns, schema=schema)
+            where = _Where(found.path, row, column.name, wanted.mistakes)
+            columns.append(_cast_array(given, wanted.kinds[column.name], casts[column.name], column.type, where))
+        yield pa.record_batch(columns, schema=wanted.schema)
         row += len(rows)
 
 
@@ -459,40 +584,44 @@ def _parts(rows: Iterable[tuple[int, Cells]]) -> Iterator[list[Cells]]:
 # JSON
 
 
-def _json_batches(
-    file: Path, kinds: Mapping[str, str], schema: pa.Schema, dialect: Dialect
-) -> Iterator[pa.RecordBatch]:
+def _json_batches(file: Path, wanted: Wanted) -> Iterator[pa.RecordBatch]:
     import pyarrow as pa
 
-    casts = {name: _required(cast(kind, zone=dialect.zone)) for name, kind in kinds.items()}
-    row, seen, names = 0, dict[str, None](), dict.fromkeys(kinds, "")
+    casts = {name: _required(cast(kind, zone=wanted.dialect.zone)) for name, kind in wanted.kinds.items()}
+    row, seen, names = 0, dict[str, None](), dict.fromkeys(wanted.kinds, "")
     for texts in _json_texts(file):
-        columns: dict[str, list[Any]] = {name: [] for name in schema.names}
+        columns: dict[str, list[Any]] = {name: [] for name in wanted.kinds}
         for text in texts:
             row += 1
             try:
                 fields = json_object(text)
             except Refused as refused:
-                raise UsageError(f"{file}, row {row:,}: {refused.reason}.", remedy=refused.remedy) from None
+                place = f"row {row:,}"
+                first = f"{file}, {place}: {refused.reason}"
+                wanted.mistakes.add((file, refused.reason), first, refused.remedy, again=place)
+                fields = {}
             if not fields.keys() <= seen.keys():
                 seen.update(dict.fromkeys(fields))
-                names = _json_names(file, [*seen], kinds, dialect)
+                names = _json_names(file, [*seen], wanted)
             for name, read in casts.items():
                 given = fields.get(names[name])
                 try:
                     columns[name].append(None if given is None else read(given))
                 except Refused as refused:
-                    raise _refused(_Where(file, row - 1, name), 0, given, refused) from None
-        yield pa.record_batch([pa.array(columns[field.name], field.type) for field in schema], schema=schema)
-    if row:
-        _check_columns(file, [*seen], kinds, dialect.ignored)
+                    _refuse(_Where(file, row - 1, name, wanted.mistakes), 0, given, refused)
+                    columns[name].append(None)
+        schema = wanted.schema
+        yield pa.record_batch([pa.array(columns[each.name], each.type) for each in schema], schema=schema)
+    if seen or (row and not wanted.mistakes):
+        _check_columns(file, [*seen], wanted)
 
 
-def _json_names(file: Path, seen: Sequence[str], kinds: Mapping[str, str], dialect: Dialect) -> dict[str, str]:
+def _json_names(file: Path, seen: Sequence[str], wanted: Wanted) -> dict[str, str]:
     """Return column → its key in the objects, by the keys that were seen so far. A key that is missing is null."""
-    known = {name if name in kinds else _plain(name) for name in seen if name not in dialect.ignored}
-    later = [column for column in kinds if column not in known]
-    return dict(_check_columns(file, [*seen, *later], kinds, dialect.ignored))
+    known = {name if name in wanted.kinds else _plain(name) for name in seen if name not in wanted.dialect.ignored}
+    former = {column for column, name in wanted.former.items() if name in known or _plain(name) in known}
+    later = [column for column in wanted.kinds if column not in known | former]
+    return dict(_check_columns(file, [*seen, *later], wanted))
 
 
 def _json_texts(file: Path) -> Iterator[list[str]]:
@@ -516,7 +645,7 @@ def _json_texts(file: Path) -> Iterator[list[str]]:
 # Parquet
 
 
-def _open_parquet(file: Path, kinds: Mapping[str, str], schema: pa.Schema, dialect: Dialect) -> OpenFile:
+def _open_parquet(file: Path, wanted: Wanted) -> OpenFile:
     import pyarrow as pa
     from pyarrow import parquet
 
@@ -525,36 +654,35 @@ def _open_parquet(file: Path, kinds: Mapping[str, str], schema: pa.Schema, diale
             found = opened.schema_arrow
     except (pa.ArrowException, OSError) as error:
         raise _no_parquet(file) from error
-    columns = _check_columns(file, found.names, kinds, dialect.ignored)
+    columns = _check_columns(file, found.names, wanted)
     description = f"{file.name}: Parquet, {len(found.names)} columns"
-    return OpenFile(description, partial(_parquet_batches, file, columns, kinds, schema, dialect))
+    return OpenFile(description, partial(_parquet_batches, file, columns, wanted), wanted.mistakes)
 
 
 def _no_parquet(file: Path) -> UsageError:
     return UsageError(f"{file} is no Parquet file, or is damaged.", remedy="Write it again, or name another file.")
 
 
-def _parquet_batches(
-    file: Path, names: Mapping[str, str], kinds: Mapping[str, str], schema: pa.Schema, dialect: Dialect
-) -> Iterator[pa.RecordBatch]:
+def _parquet_batches(file: Path, names: Mapping[str, str], wanted: Wanted) -> Iterator[pa.RecordBatch]:
     import pyarrow as pa
     from pyarrow import parquet
 
-    wanted = [names[column] for column in schema.names]
+    read = [names[column] for column in wanted.schema.names]
     with parquet.ParquetFile(file) as opened:
         leaves = map(opened.schema.column, range(len(opened.schema)))
-        int96 = [leaf.path for leaf in leaves if leaf.physical_type == "INT96" and leaf.path in wanted]
+        int96 = [leaf.path for leaf in leaves if leaf.physical_type == "INT96" and leaf.path in read]
     finer = _parquet_rows(file, int96, "ns") if int96 else repeat(None)
     row = 0
-    for batch, nanoseconds in zip(_parquet_rows(file, wanted, "us"), finer, strict=False):
+    for batch, nanoseconds in zip(_parquet_rows(file, read, "us"), finer, strict=False):
         columns = []
-        for field, name in zip(schema, wanted, strict=True):
-            kind = kinds[field.name]
-            where = _Where(file, row, field.name)
+        for column, name in zip(wanted.schema, read, strict=True):
+            kind = wanted.kinds[column.name]
+            where = _Where(file, row, column.name, wanted.mistakes)
             if nanoseconds and name in int96:
                 _require_microseconds(batch.column(name), nanoseconds.column(name), where)
-            columns.append(_cast_array(batch.column(name), kind, cast(kind, zone=dialect.zone), field.type, where))
-        yield pa.record_batch(columns, schema=schema)
+            read_value = cast(kind, zone=wanted.dialect.zone)
+            columns.append(_cast_array(batch.column(name), kind, read_value, column.type, where))
+        yield pa.record_batch(columns, schema=wanted.schema)
         row += batch.num_rows
 
 
@@ -575,9 +703,8 @@ def _require_microseconds(times: pa.Array, nanoseconds: pa.Array, where: _Where)
     import pyarrow.compute as pc
 
     exact = pc.equal(pc.multiply(times.cast(pa.int64()), 1000), nanoseconds.cast(pa.int64()))
-    row = pc.index(exact, False).as_py()
-    if row >= 0:
-        raise _refused(where, row, times[row].as_py(), too_fine())
+    for row in pc.indices_nonzero(pc.invert(exact)).to_pylist():
+        _refuse(where, row, times[row].as_py(), too_fine())
 
 
 # Values
@@ -588,6 +715,7 @@ class _Where:
     file: Path
     first_row: int
     column: str
+    mistakes: Mistakes
 
 
 def _cast_array(given: pa.Array, kind: str, read: Cast | None, wanted: pa.DataType, where: _Where) -> pa.Array:
@@ -616,7 +744,8 @@ def _cast_array(given: pa.Array, kind: str, read: Cast | None, wanted: pa.DataTy
         show = partial(time_text, unit="days")
         return _cast_values(days, lambda number: read(time_of(number, "days", None).date()), wanted, where, show=show)
     if pa.types.is_nested(found) or pa.types.is_time(found) or pa.types.is_duration(found):
-        raise _refused(where, _first(given), found, Refused("is no value of the column", f"Write it as {kind}."))
+        _refuse_all(where, given, Refused("is no value of the column", f"Write it as {kind}."))
+        return pa.nulls(len(given), wanted)
     return _cast_values(given, read, wanted, where)
 
 
@@ -642,15 +771,14 @@ def _same_type(given: pa.Array, kind: str, wanted: pa.DataType, where: _Where) -
             return found
     except pa.ArrowException:
         pass
-    reason = Refused(f"is no {kind}", f"Write the column as {wanted}.")
-    raise _refused(where, _first(given), given.type, reason)
+    _refuse_all(where, given, Refused(f"is no {kind}", f"Write the column as {wanted}."))
+    return pa.nulls(len(given), wanted)
 
 
 def _cast_values(
     given: pa.Array, read: Cast, wanted: pa.DataType, where: _Where, *, show: Callable[[Any], object] | None = None
 ) -> pa.Array:
     import pyarrow as pa
-    import pyarrow.compute as pc
 
     if pa.types.is_floating(given.type):  # a dictionary would take -0.0 for 0.0
         distinct, indices = given, None
@@ -658,33 +786,41 @@ def _cast_values(
         encoded = given.dictionary_encode()
         distinct, indices = encoded.dictionary, encoded.indices
     values = []
+    wrong: dict[int | None, tuple[object, Refused]] = {}
     for number, value in enumerate(distinct.to_pylist()):
         try:
             values.append(None if value is None else read(value))
         except Refused as refused:
-            row = number if indices is None else pc.index(indices, number).as_py()
-            raise _refused(where, row, show(value) if show else value, refused) from None
+            values.append(None)
+            wrong[number] = (show(value) if show else value, refused)
+    if wrong:
+        for row, each in enumerate(range(len(given)) if indices is None else indices.to_pylist()):
+            if each in wrong:
+                _refuse(where, row, *wrong[each])
     cast_values = pa.array(values, wanted)
     return cast_values if indices is None else cast_values.take(indices)
 
 
-def _first(given: pa.Array) -> int:
+def _refuse_all(where: _Where, given: pa.Array, refused: Refused) -> None:
+    """Add that a column of a file has a type that cannot be what is wanted, at its first value."""
     import pyarrow.compute as pc
 
-    found: int = pc.index(given.is_valid(), True).as_py()
-    return found
+    row = where.first_row + pc.index(given.is_valid(), True).as_py() + 1
+    first = f"{where.file}, row {row:,}: {where.column} is {given.type}, which {refused.reason}"
+    where.mistakes.add((where.file, where.column), first, refused.remedy)
 
 
-def _refused(where: _Where, row: int, value: object, refused: Refused) -> UsageError:
+def _refuse(where: _Where, row: int, value: object, refused: Refused) -> None:
+    """Add a value that its column cannot hold."""
+    place = f"row {where.first_row + row + 1:,}"
     remedy = refused.remedy
-    if isinstance(value, str) and where.file.suffix != ".parquet" and not re.search(r"\d", value):
-        remedy = f"{remedy} If {shown(value)} stands for null, add --null {shlex.quote(value)}."
     if refused.reason == NO_ZONE:
         remedy = f"{remedy} If such times are all in one zone, name it: --zone UTC."
-    return UsageError(
-        f"{where.file}, row {where.first_row + row + 1:,}: {where.column} is {shown(value)}, which {refused.reason}.",
-        remedy=remedy,
-    )
+    if isinstance(value, str) and where.file.suffix != ".parquet" and not re.search(r"\d", value):
+        where.mistakes.may_stand_for_null(value)
+    kind = where.file, where.column, refused.reason
+    first = f"{where.file}, {place}: {where.column} is {shown(value)}, which {refused.reason}"
+    where.mistakes.add(kind, first, remedy, again=f"{place}: {shown(value)}")
 
 
 def _required(read: Cast | None) -> Cast:

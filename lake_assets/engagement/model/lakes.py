@@ -8,7 +8,7 @@ from lake_assets.engagement.model.configuration.lake_file import read_lake, ship
 from lake_assets.engagement.model.lake import EngagementLake
 from lake_assets.engagement.model.table_schemas import ENGAGEMENT_METRICS
 from lake_assets.engagement.model.tables import open_tables
-from lake_assets.errors import ConfigurationError, UsageError
+from lake_assets.errors import ConfigurationError, UsageError, suggestion
 from lake_assets.settings import Settings
 
 EMAIL_EVENT = shipped_lake("email_event")
@@ -69,7 +69,7 @@ def lake_named(settings: Settings, name: str) -> EngagementLake:
     if name in shipped_names():
         names = ",".join([*by_name, name])
         raise UsageError(f"The engagement lake {name} is not configured.", remedy=f"Set LAKE_LAKES={names}.")
-    remedy = f"Name one of {', '.join(by_name)}." if by_name else "Set LAKE_LAKES to the YAML file that describes it."
+    remedy = suggestion(name, [*by_name]) if by_name else "Set LAKE_LAKES to the YAML file that describes it."
     raise UsageError(f"There is no engagement lake {name!r}.", remedy=remedy)
 
 

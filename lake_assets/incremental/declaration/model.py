@@ -9,7 +9,6 @@ import re
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
-from difflib import get_close_matches
 from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, cast, get_args
@@ -30,7 +29,7 @@ from lake_assets.base.hours import (
     parse_hour,
     uneven_day,
 )
-from lake_assets.errors import ConfigurationError
+from lake_assets.errors import ConfigurationError, closest
 from lake_assets.settings import SERVED_TABLE
 from lake_assets.settings import TABLE as TABLE
 
@@ -139,20 +138,6 @@ def require_hours(name: str, hours: int | None) -> None:
     """Check that a number of hours is at least 1; None is no limit. Raises `ConfigurationError`."""
     if hours is not None and (not isinstance(hours, int) or hours is True or hours < 1):
         raise ConfigurationError(f"The {name} is {hours!r} hours.", remedy="Use 1 or more, or None for no limit.")
-
-
-def closest(name: str, known: Sequence[str]) -> str | None:
-    """Return the known name that a name is probably meant to be; None if none is similar."""
-    found = get_close_matches(name, known, n=1)
-    return found[0] if found else None
-
-
-def suggestion(name: str, known: Sequence[str]) -> str:
-    """Return a remedy for an unknown name: the closest known one, or all of them."""
-    near = closest(name, known)
-    if near:
-        return f"Did you mean {near!r}? Otherwise name one of: {', '.join(known)}."
-    return f"Name one of: {', '.join(known)}."
 
 
 _PATTERN = re.compile(r"(?P<number>\d{1,6})\s*(?P<unit>[a-z]+)", re.ASCII)

@@ -18,7 +18,7 @@ from typing import Any
 
 from lake_assets.base.hours import parse_hour
 from lake_assets.base.sql_text import condition_mistake, tokens, unclosed, unknown_placeholders
-from lake_assets.errors import ConfigurationError, ErrorText, InvalidHourKey, UsageError
+from lake_assets.errors import ConfigurationError, ErrorText, InvalidHourKey, UsageError, suggestion
 from lake_assets.incremental.declaration.model import (
     TABLE,
     Audit,
@@ -36,7 +36,6 @@ from lake_assets.incremental.declaration.model import (
     require_described,
     require_name,
     require_renamed,
-    suggestion,
 )
 
 MODES = (Stateless, Stateful, Sequential)
@@ -556,8 +555,8 @@ class Pipeline:
         if found is not None:
             return found
         self.refuse_broken(name)
-        names = ", ".join(t.name for t in self.targets)
-        raise UsageError(f"There is no target {name!r}.", remedy=f"Name one of: {names}.")
+        remedy = suggestion(name, [target.name for target in self.targets])
+        raise UsageError(f"There is no target {name!r}.", remedy=remedy)
 
     def find_target(self, name: str) -> Target | None:
         """Return a target by its table, or by its name without the namespace; None if there is no such target."""
@@ -604,8 +603,8 @@ class Pipeline:
         for subject in self.subjects:
             if subject.name == name:
                 return subject
-        names = ", ".join(s.name for s in self.subjects)
-        remedy = f"Name one of: {names}." if names else "None is declared: add `subjects=` to the Pipeline."
+        names = [subject.name for subject in self.subjects]
+        remedy = suggestion(name, names) if names else "None is declared: add `subjects=` to the Pipeline."
         raise UsageError(f"There is no subject {name!r}.", remedy=remedy)
 
     def in_order(self) -> list[Target]:

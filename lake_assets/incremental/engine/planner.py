@@ -19,7 +19,15 @@ from pyiceberg.manifest import DataFile, ManifestContent
 from pyiceberg.table import Table
 
 from lake_assets.base.hours import HOUR_MICROSECONDS, Grain, format_hours, hour_key, hour_of, is_hour, ranges
-from lake_assets.errors import HistoryCut, InvalidHourKey, SourceError, TableDamaged, TableMissing, UsageError
+from lake_assets.errors import (
+    HistoryCut,
+    InvalidHourKey,
+    SourceError,
+    TableDamaged,
+    TableMissing,
+    UsageError,
+    suggestion,
+)
 from lake_assets.incremental.declaration import Pipeline, Source, Stateless, Target
 from lake_assets.incremental.declaration.model import VALID_THROUGH
 from lake_assets.incremental.engine import iceberg, planning, publish
@@ -200,13 +208,14 @@ def declare_complete(
         TableMissing: The table does not exist.
     """
     wanted = name.replace("/", ".")
-    remedy = f"Name a raw table: {', '.join(each.table for each in pipeline.raw)}."
-    if any(wanted in (target.table, target.name) for target in pipeline.targets):
+    known = [each.table for each in pipeline.raw]
+    if pipeline.find_target(wanted) is not None:
+        remedy = f"Name a raw table: {', '.join(known)}."
         raise UsageError(f"{wanted} is a target: its sessions set its complete-through.", remedy=remedy)
     named = [each.table for each in pipeline.raw if wanted in (each.table, each.table.split(".")[1])]
     if len(named) != 1:
         pipeline.refuse_broken(wanted)
-        raise UsageError(f"There is no raw table {name!r}.", remedy=remedy)
+        raise UsageError(f"There is no raw table {name!r}.", remedy=suggestion(name, known))
     (raw,) = named
     table = iceberg.load(catalog, raw)
     try:

@@ -18,9 +18,8 @@ from pyiceberg.table import Table
 
 from lake_assets.base.hours import Grain
 from lake_assets.connections.catalog import table_names
-from lake_assets.errors import UsageError
+from lake_assets.errors import UsageError, suggestion
 from lake_assets.incremental.declaration import Mode, Pipeline, RawTable, Source, Stateful, Stateless, Target
-from lake_assets.incremental.declaration.model import suggestion
 from lake_assets.incremental.engine import iceberg
 from lake_assets.incremental.engine.audits import source_target_counts
 from lake_assets.incremental.engine.erasures import ERASURE

@@ -21,7 +21,7 @@ from pyiceberg.table.refs import SnapshotRefType
 from tenacity import Retrying, retry_if_exception, stop_after_attempt, wait_random_exponential
 
 from lake_assets.connections.catalog import HIGH_WATERMARK_TABLE, SESSION_TABLE
-from lake_assets.errors import UsageError, text_of
+from lake_assets.errors import UsageError, suggestion, text_of
 from lake_assets.incremental.declaration import Pipeline
 from lake_assets.incremental.engine import iceberg, publish
 from lake_assets.incremental.engine.erasures import ERASURE
@@ -169,7 +169,7 @@ class Maintainer:
         found = [table for table in known if wanted in (table, table.split(".")[1])]
         if len(found) != 1:
             self.pipeline.refuse_broken(wanted)
-            raise UsageError(f"There is no table {name!r}.", remedy=f"Name one of: {', '.join(known)}.")
+            raise UsageError(f"There is no table {name!r}.", remedy=suggestion(name, known))
         return found[0]
 
     def maintain(self, name: str, *, dry_run: bool = False) -> MaintenanceReport:

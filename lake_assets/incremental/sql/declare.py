@@ -13,7 +13,7 @@ from typing import Any
 from pydantic import ConfigDict, ValidationError, validate_call
 
 from lake_assets.base.sql_text import column_line
-from lake_assets.errors import ConfigurationError
+from lake_assets.errors import ConfigurationError, suggestion
 from lake_assets.incremental.declaration import (
     IDENTIFIER,
     Defer,
@@ -36,7 +36,6 @@ from lake_assets.incremental.declaration.model import (
     declared_served,
     parse_duration,
     require_name,
-    suggestion,
 )
 from lake_assets.incremental.engine import audits
 from lake_assets.incremental.sql.files import (

@@ -22,9 +22,8 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationErr
 
 from lake_assets.base.hours import parse_hour
 from lake_assets.base.sql_text import without_semicolon
-from lake_assets.errors import ConfigurationError, InvalidHourKey, first_line
+from lake_assets.errors import ConfigurationError, InvalidHourKey, first_line, suggestion
 from lake_assets.incremental.declaration import Broken
-from lake_assets.incremental.declaration.model import suggestion
 from lake_assets.settings import YAML
 
 if TYPE_CHECKING:

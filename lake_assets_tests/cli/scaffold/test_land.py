@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+from dataclasses import replace
 from datetime import UTC, date, datetime
 from decimal import Decimal
 from pathlib import Path
@@ -170,3 +171,49 @@ def test_a_complete_through_beyond_the_clock_or_the_rows_is_refused(catalog: Cat
     assert land(catalog, file, through="2026-01-03-00:00", now=later) == 1, "a day after the former one"
     assert land(catalog, file, through="2026-02-01-00:00", now=later, force=True) == 1
     assert load(catalog, "raw.payments").properties["lake.complete-through"] == "2026-02-01-00:00"
+
+
+def test_all_kinds_of_mistakes_of_all_files_are_named_at_once_each_with_its_first_rows(
+    catalog: Catalog, tmp_path: Path
+) -> None:
+    create_raw(catalog, PAYMENTS)
+    at = "2026-01-01T00:05:00Z"
+    first, second, third = tmp_path / "first.csv", tmp_path / "second.jsonl", tmp_path / "third.csv"
+    wrong = "".join(f"p{number},n/a,2026-01-01 00:05\n" for number in range(3, 8))
+    first.write_text(f"{HEADER}p1,1.00,{at}\np2,much,{at}\n{wrong}short,1\np9,2.00,{at}\np10,0.005,{at}\n")
+    second.write_text(f'{{"payment_id": 7, "amount": 1, "paid_at": "{at}"}}\n{{"a": 1, "a": 1}}\n')
+    third.write_text("payment_id,amount\n")
+    with pytest.raises(UsageError) as refused:
+        land(catalog, first, second, third)
+    assert refused.value.problem.splitlines() == [
+        f"{third} has no column paid_at.",
+        f"  {first}, line 9: 2 cells, but the header has 3.",
+        f"  {first}, row 2: amount is 'much', which is no number; also row 3: 'n/a', row 4: 'n/a', 3 more.",
+        f"  {first}, row 10: amount is '0.005', which has more than 2 decimals: a decimal is never rounded.",
+        f"  {first}, row 3: paid_at is '2026-01-01 00:05', which has no time zone; also row 4: '2026-01-01 00:05',"
+        " row 5: '2026-01-01 00:05', 2 more.",
+        f"  {second}, row 1: payment_id is 7, which is no text.",
+        f"  {second}, row 2: has the key 'a' twice.",
+    ]
+    assert "If 'much' or 'n/a' stands for null, add --null much --null n/a." in refused.value.remedy
+    first.write_text(HEADER + "".join(f"p,x{number},{number}\n" for number in range(30_000)))
+    with pytest.raises(UsageError) as refused:
+        land(catalog, first)
+    assert len(str(refused.value)) < 2_000
+    assert "row 1: amount is 'x0', which is no number; also row 2: 'x1', row 3: 'x2', 29,997 more." in str(
+        refused.value
+    )
+    assert load(catalog, "raw.payments").current_snapshot() is None
+
+
+@pytest.mark.parametrize("content", ["payment_id,Gross Amount,paid_at\n", '{"payment_id": "p1", "gross_amount": 1}\n'])
+def test_a_file_with_the_former_name_of_a_column_is_told_so(catalog: Catalog, tmp_path: Path, content: str) -> None:
+    renamed = replace(PAYMENTS, renamed_from={"amount": "gross_amount"})
+    create_raw(catalog, renamed)
+    file = tmp_path / ("one.jsonl" if content.startswith("{") else "one.csv")
+    file.write_text(content)
+    pipeline = replace(PIPELINE, raw=(renamed,))
+    with pytest.raises(
+        UsageError, match=r"has amount under its former name '?[Gg]ross(.|\n)*Rename .* to amount in the"
+    ):
+        land_files(catalog, pipeline, "raw.payments", [file], now=NOW, through=None)

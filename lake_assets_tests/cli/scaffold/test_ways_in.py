@@ -16,7 +16,7 @@ from pyiceberg.io.pyarrow import schema_to_pyarrow
 from pyiceberg.schema import Schema
 from pyiceberg.types import NestedField
 
-from lake_assets.cli.scaffold.read_files import Dialect, open_file
+from lake_assets.cli.scaffold.read_files import Wanted, open_file
 from lake_assets.errors import UsageError
 from lake_assets.incremental.declaration import RawTable
 from lake_assets.landing.messages import Feed
@@ -164,7 +164,9 @@ def landed(file: Path, kind: str) -> object:
     fields = [NestedField(i, name, declared, required=False) for i, (name, declared) in enumerate(kinds.items(), 1)]
     schema = schema_to_pyarrow(Schema(*fields), include_field_ids=False)
     try:
-        rows = [row for batch in open_file(file, kinds, schema, Dialect()).batches() for row in batch.to_pylist()]
+        wanted = Wanted(kinds, schema)
+        rows = [row for batch in open_file(file, wanted).batches() for row in batch.to_pylist()]
+        wanted.mistakes.check()
     except UsageError as error:
         is_named = re.search(rf"{file.name}, row 2: (value is|has (the|a) number)", error.problem)
         return REFUSED if is_named else error

@@ -61,7 +61,7 @@ def test_a_lake_that_cannot_be_is_refused(chat: str) -> None:
 def test_a_command_names_what_is_configured(chat: str) -> None:
     own = Settings(pipelines=OWN, lakes=chat)
     assert lake_named(own, "chat_message").fields == {"channel": "string"}
-    with pytest.raises(UsageError, match=r"'mail'\.\n  → Name one of chat_message\."):
+    with pytest.raises(UsageError, match=r"'mail'\.\n  → Name one of: chat_message\."):
         lake_named(own, "mail")
     with pytest.raises(UsageError, match=r"email_event is not conf.*\.\n  → Set LAKE_LAKES=chat_message,email_event\."):
         lake_named(own, "email_event")

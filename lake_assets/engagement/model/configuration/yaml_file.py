@@ -9,8 +9,7 @@ from typing import Any
 
 import yaml
 
-from lake_assets.errors import ConfigurationError, first_line
-from lake_assets.incremental.declaration.model import suggestion
+from lake_assets.errors import ConfigurationError, first_line, suggestion
 
 
 @dataclass(frozen=True)
