@@ -116,7 +116,7 @@ def test_a_raw_table_is_declared_complete_by_hand_and_its_readers_go_on(clicks: 
         ("inspect", "core.click_fcat", "core.click_fact"),
         ("plan", "click_fcat", "click_fact"),
     ):
-        assert f"Did you mean {near!r}?" in clicks.refused(command, name)
+        assert f"Did you mean {near!r}?" in clicks.refused(verb, misspelt)
     now = datetime.now(UTC)
     for ahead in (timedelta(hours=2), timedelta(days=400)):
         hour = f"{now + ahead:%Y-%m-%d-%H:00}"
