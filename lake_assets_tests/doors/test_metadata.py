@@ -112,7 +112,7 @@ def test_a_raw_table_is_declared_complete_by_hand_and_its_readers_go_on(clicks: 
         refused = clicks.refused("complete", name, "2026-01-01-04:00")
         assert why in refused
         assert ("Did you mean 'raw.clicks'?" if name == "raw.clics" else "Name a raw table: raw.clicks.") in refused
-    for command, name, near in (
+    for verb, misspelt, near in (
         ("inspect", "core.click_fcat", "core.click_fact"),
         ("plan", "click_fcat", "click_fact"),
     ):
