@@ -19,9 +19,9 @@ from pathlib import Path
 
 from lake_assets.connections.spark import open_spark
 from lake_assets.coordination import ANY, JobCoordinator, zookeeper_client
-from lake_assets.engagement.model.lakes import EMAIL_EVENT
-from lake_assets.engagement.model.tables import open_tables
-from lake_assets.engagement.model.turn_order import coordinator_of
+from lake_assets.engagement.lakes import EMAIL_EVENT
+from lake_assets.engagement.tables import open_tables
+from lake_assets.engagement.turn_order import coordinator_of
 from lake_assets.services.lifecycle import lake_services
 from lake_assets.services.servers import ensemble
 from lake_assets.services.service import all_running

@@ -30,12 +30,11 @@ from benchmarks.engagement_mutation import NoGuard
 from benchmarks.kafka_messages import send
 from benchmarks.processes import cpu_seconds_by_service
 from lake_assets.connections.spark import open_spark
-from lake_assets.engagement.model.kafka_topic import KafkaTopic
-from lake_assets.engagement.model.lakes import EMAIL_EVENT
-from lake_assets.engagement.model.table_schemas import MUTATION_REQUEST
-from lake_assets.engagement.model.tables import LakeTables, open_tables
-from lake_assets.engagement.streams.batch import run_batch
-from lake_assets.engagement.streams.turn import open_stream
+from lake_assets.engagement.batch import run_batch
+from lake_assets.engagement.lakes import EMAIL_EVENT
+from lake_assets.engagement.tables import MUTATION_REQUEST, LakeTables, open_tables
+from lake_assets.engagement.topics import KafkaTopic
+from lake_assets.engagement.turn import open_stream
 from lake_assets.services.lifecycle import lake_services
 from lake_assets.settings import Settings
 

@@ -25,12 +25,11 @@ from pyspark.sql import functions as F
 from benchmarks.processes import cpu_seconds, spark_server
 from lake_assets.connections.spark import open_spark
 from lake_assets.coordination import zookeeper_client
-from lake_assets.engagement.model.kafka_topic import KafkaTopic
-from lake_assets.engagement.model.lakes import EMAIL_EVENT
-from lake_assets.engagement.model.table_schemas import ENGAGEMENT
-from lake_assets.engagement.model.tables import LakeTables, open_tables
-from lake_assets.engagement.monitoring.audits import repeated_ids
-from lake_assets.engagement.streams.turn import coordinator, open_stream, take_turn
+from lake_assets.engagement.lakes import EMAIL_EVENT
+from lake_assets.engagement.monitoring import repeated_ids
+from lake_assets.engagement.tables import ENGAGEMENT, LakeTables, open_tables
+from lake_assets.engagement.topics import KafkaTopic
+from lake_assets.engagement.turn import coordinator, open_stream, take_turn
 from lake_assets.services.lifecycle import lake_services
 from lake_assets.settings import Settings
 

@@ -31,14 +31,13 @@ from benchmarks.engagement_mutation import NoGuard
 from benchmarks.kafka_messages import send
 from benchmarks.processes import SPARK, service_of
 from lake_assets.connections.spark import open_spark
-from lake_assets.engagement.model.checkpoint import Batch
-from lake_assets.engagement.model.delta_log import open_table
-from lake_assets.engagement.model.kafka_topic import KafkaTopic
-from lake_assets.engagement.model.lakes import EMAIL_EVENT
-from lake_assets.engagement.model.table_schemas import ENGAGEMENT, SENT_WHO_ID
-from lake_assets.engagement.model.tables import LakeTables, open_tables
-from lake_assets.engagement.streams.batch import BatchCommit, Stream, run_batch
-from lake_assets.engagement.streams.turn import open_stream
+from lake_assets.engagement.batch import BatchCommit, Stream, run_batch
+from lake_assets.engagement.checkpoint import Batch
+from lake_assets.engagement.delta_log import open_table
+from lake_assets.engagement.lakes import EMAIL_EVENT
+from lake_assets.engagement.tables import ENGAGEMENT, SENT_WHO_ID, LakeTables, open_tables
+from lake_assets.engagement.topics import KafkaTopic
+from lake_assets.engagement.turn import open_stream
 from lake_assets.services.lifecycle import lake_services
 from lake_assets.settings import Settings
 

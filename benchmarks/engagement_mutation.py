@@ -30,14 +30,13 @@ from pyspark.sql import functions as F
 
 from benchmarks.kafka_messages import send
 from lake_assets.connections.spark import open_spark
-from lake_assets.engagement.maintenance.maintain import rewrite_files
-from lake_assets.engagement.model.kafka_topic import KafkaTopic
-from lake_assets.engagement.model.lakes import EMAIL_EVENT
-from lake_assets.engagement.model.table_schemas import ENGAGEMENT, MUTATION_REQUEST, SENT_WHO_ID
-from lake_assets.engagement.model.tables import LakeTables, open_tables
-from lake_assets.engagement.streams.batch import BatchReport, run_batch
-from lake_assets.engagement.streams.pruning import merge_scope, spans_of_dates
-from lake_assets.engagement.streams.turn import open_stream
+from lake_assets.engagement.batch import BatchReport, run_batch
+from lake_assets.engagement.lakes import EMAIL_EVENT
+from lake_assets.engagement.maintenance import rewrite_files
+from lake_assets.engagement.pruning import merge_scope, spans_of_dates
+from lake_assets.engagement.tables import ENGAGEMENT, MUTATION_REQUEST, SENT_WHO_ID, LakeTables, open_tables
+from lake_assets.engagement.topics import KafkaTopic
+from lake_assets.engagement.turn import open_stream
 from lake_assets.services.lifecycle import lake_services
 from lake_assets.settings import Settings
 

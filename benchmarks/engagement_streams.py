@@ -33,12 +33,12 @@ from benchmarks.timeline import SIZE, Window, drawn, summary
 from lake_assets.connections.spark import open_spark
 from lake_assets.coordination import JobCoordinator, zookeeper_client
 from lake_assets.demo.engagement_simulator import Message, Simulation, batches, generate, org_names, send
-from lake_assets.engagement.model.kafka_topic import KafkaTopic
-from lake_assets.engagement.model.lake import STREAMS, EngagementLake, StreamName
-from lake_assets.engagement.model.lakes import EMAIL_EVENT
-from lake_assets.engagement.model.tables import LakeTables, open_tables
-from lake_assets.engagement.streams.batch import BatchReport, Guard, Stream, run_batch
-from lake_assets.engagement.streams.turn import coordinator, open_stream
+from lake_assets.engagement.batch import BatchReport, Guard, Stream, run_batch
+from lake_assets.engagement.lake import STREAMS, EngagementLake, StreamName
+from lake_assets.engagement.lakes import EMAIL_EVENT
+from lake_assets.engagement.tables import LakeTables, open_tables
+from lake_assets.engagement.topics import KafkaTopic
+from lake_assets.engagement.turn import coordinator, open_stream
 from lake_assets.errors import LockNotFree, TurnRefused
 from lake_assets.services.browser import browser
 from lake_assets.services.lifecycle import lake_services

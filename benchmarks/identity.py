@@ -17,9 +17,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from lake_assets.connections.spark import open_spark
-from lake_assets.engagement.requests.aliases import aliases
-from lake_assets.engagement.requests.grouped import aliases_by_org
-from lake_assets.engagement.requests.identity import MutationRequest
+from lake_assets.engagement.grouped import aliases_by_org
+from lake_assets.engagement.requests import MutationRequest, aliases
 from lake_assets.services.servers import spark as spark_service
 from lake_assets.services.service import free_port, running
 from lake_assets.settings import Settings

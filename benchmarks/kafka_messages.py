@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from confluent_kafka import Producer
 
 if TYPE_CHECKING:
-    from lake_assets.engagement.model.kafka_topic import KafkaTopic
+    from lake_assets.engagement.topics import KafkaTopic
 
 FLUSHED = 100_000
 """Messages after which the producer waits until all have arrived, so that its queue cannot fill."""

@@ -25,7 +25,7 @@ from pyiceberg.expressions import EqualTo
 from pyiceberg.table import Table
 
 from lake_assets.connections.catalog import open_catalog
-from lake_assets.engagement.model.kafka_topic import KafkaTopic
+from lake_assets.engagement.topics import KafkaTopic
 from lake_assets.incremental.declaration import Pipeline
 from lake_assets.incremental.engine.engine import utc_now
 from lake_assets.incremental.engine.iceberg import create_raw

@@ -25,7 +25,7 @@ from pathlib import Path
 from confluent_kafka import Producer
 
 from lake_assets.connections.catalog import open_catalog
-from lake_assets.engagement.model.kafka_topic import KafkaTopic
+from lake_assets.engagement.topics import KafkaTopic
 from lake_assets.incremental.declaration import Pipeline
 from lake_assets.incremental.engine.iceberg import create_raw
 from lake_assets.landing.kafka import beat

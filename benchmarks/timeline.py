@@ -10,8 +10,8 @@ import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
 from lake_assets.coordination import ANY
-from lake_assets.engagement.model.lake import STREAMS, StreamName
-from lake_assets.engagement.model.turn_order import PREDECESSORS
+from lake_assets.engagement.lake import STREAMS, StreamName
+from lake_assets.engagement.turn_order import PREDECESSORS
 from lake_assets.pages.charts import AMBER, BLUE, RED, TEAL, VIOLET
 
 COLOURS: Mapping[StreamName, str] = {"ingestion": BLUE, "mutation": TEAL, "retention": VIOLET}

@@ -13,7 +13,7 @@ import time
 from collections import Counter
 
 from lake_assets.demo.engagement_simulator import Simulation, generate
-from lake_assets.engagement.model.lakes import EMAIL_EVENT
+from lake_assets.engagement.lakes import EMAIL_EVENT
 
 
 def main() -> None:

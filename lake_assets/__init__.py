@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from lake_assets import landing
     from lake_assets.components.dagster.tables import IncrementalTable, SourceTable
     from lake_assets.coordination import JobCoordinator
-    from lake_assets.engagement.notifications.change_reader import read_changes
+    from lake_assets.engagement.notifications import read_changes
     from lake_assets.errors import ChangesExpired, LakeError
     from lake_assets.incremental.dagster.assets import incremental_definitions
     from lake_assets.incremental.dagster.lake_resource import LakeIOManager
@@ -98,7 +98,7 @@ _MODULES = {
     "incremental_definitions": "lake_assets.incremental.dagster.assets",
     "lake_resources": "lake_assets.resources",
     "landing": "lake_assets.landing",
-    "read_changes": "lake_assets.engagement.notifications.change_reader",
+    "read_changes": "lake_assets.engagement.notifications",
     "utc_now": "lake_assets.incremental.engine.engine",
 }
 """Public name → the module that defines it, or that it is."""

@@ -30,8 +30,7 @@ def lake_resources(chosen: Settings | None = None, **fields: str) -> dict[str, A
         fields: `home`, `catalog_uri`, `warehouse`, `spark_remote`, `kafka` and `zookeeper`, as texts or as
             `dagster.EnvVar`, which Dagster reads in each process. The others are those of this process.
     """
-    from lake_assets.engagement.dagster.delta_tables import delta_resources
-    from lake_assets.engagement.dagster.resource import EngagementResource
+    from lake_assets.engagement.dagster.graph import EngagementResource, delta_resources
     from lake_assets.incremental.dagster.lake_resource import LAKE, LakeResource
     from lake_assets.serving.dagster import ServingResource
 

@@ -7,8 +7,8 @@ from pathlib import Path
 import dagster as dg
 
 from lake_assets.definitions import declared
-from lake_assets.engagement.model.lake import STREAMS
-from lake_assets.engagement.model.lakes import LAKES
+from lake_assets.engagement.lake import STREAMS
+from lake_assets.engagement.lakes import LAKES
 from lake_assets.settings import Settings
 
 defs = declared(Settings(home=Path("/nothing/is/opened")))

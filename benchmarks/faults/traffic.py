@@ -16,7 +16,7 @@ from pyiceberg.expressions import EqualTo
 
 from benchmarks.faults.pipeline import CLICKS, ORDERS, PIPELINE
 from lake_assets.base.hours import hour_key, hour_start, parse_hour
-from lake_assets.engagement.model.kafka_topic import KafkaTopic
+from lake_assets.engagement.topics import KafkaTopic
 from lake_assets.incremental.engine import iceberg
 
 ROWS = 20

@@ -47,11 +47,11 @@ def doctor(
 
 def check_lakes(settings: Settings) -> list[Finding]:
     """Return how the streams of engagement lakes are. A Kafka that does not answer is reported as a service."""
-    from lake_assets.engagement.model.lakes import configured_lakes
+    from lake_assets.engagement.lakes import configured_lakes
 
     if not configured_lakes(settings):
         return []
-    from lake_assets.engagement.monitoring.status import stopped_streams  # reads Delta tables
+    from lake_assets.engagement.monitoring import stopped_streams  # reads Delta tables
     from lake_assets.incremental.engine.engine import utc_now
 
     try:

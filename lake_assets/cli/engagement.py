@@ -25,9 +25,9 @@ if TYPE_CHECKING:
     from kazoo.client import KazooClient
     from pyspark.sql import SparkSession
 
-    from lake_assets.engagement.model.lake import StreamName
-    from lake_assets.engagement.model.tables import LakeTables
-    from lake_assets.engagement.streams.turn import TurnReport
+    from lake_assets.engagement.lake import StreamName
+    from lake_assets.engagement.tables import LakeTables
+    from lake_assets.engagement.turn import TurnReport
 
 engagement = typer.Typer(help="Engagement lakes: run their streams, and show their state.", no_args_is_help=True)
 LakeName = Annotated[str, typer.Argument(metavar="LAKE", help="A lake, such as email_event.")]
@@ -99,7 +99,7 @@ def run(
     meanwhile do no harm. What fails is tried again. A second interruption ends it without waiting for the turn that has
     begun, which the stream's next turn continues.
     """
-    from lake_assets.engagement.model.lake import STREAMS
+    from lake_assets.engagement.lake import STREAMS
     from lake_assets.errors import UsageError, suggestion
 
     for name in streams or ():
@@ -155,7 +155,7 @@ def retain(lake: LakeName, as_json: AsJson = False) -> None:
 @engagement.command()
 def maintain(lake: LakeName, as_json: AsJson = False) -> None:
     """Run a turn of the maintenance of LAKE: rewrite files sorted, and remove files that no version needs."""
-    from lake_assets.engagement.maintenance import maintain as maintenance
+    from lake_assets.engagement import maintenance
 
     found = settings()
     tables = _open_tables(lake)
@@ -178,7 +178,7 @@ def reclaim(
     ZooKeeper could write between the turns of the new one. If a batch is open, its stream gets the first turn.
     """
     from lake_assets.connections.zookeeper import SESSION_SECONDS
-    from lake_assets.engagement.maintenance.reclaim import reclaim
+    from lake_assets.engagement.maintenance import reclaim
 
     tables = _open_tables(lake)
     if not yes:
@@ -200,13 +200,13 @@ def dead_letters(
 
     Starts no Spark. Messages that are repeated, replaced, or of an erased person, are never sent again.
     """
-    from lake_assets.engagement.streams import dead_letters as letters
+    from lake_assets.engagement import dead_letters
 
     tables = _open_tables(lake)
     if send_again:
-        count = letters.send_again(tables, kafka_servers())
+        count = dead_letters.send_again(tables, kafka_servers())
         typer.echo(f"{lake}: {count:,} messages sent again; the next turns read them.", err=as_json)
-    render(letters.dead_letters(tables), views.dead_letters, as_json=as_json)
+    render(dead_letters.dead_letters(tables), views.dead_letters, as_json=as_json)
 
 
 @engagement.command()
@@ -220,7 +220,7 @@ def accept(
     Kafka has removed messages before a stream has read them, a topic was created again, or LAKE names another topic
     than before. What is lost is recorded in the table dead_letter. Meanwhile the other streams go on.
     """
-    from lake_assets.engagement.streams.accept import accept, lost_messages
+    from lake_assets.engagement.dead_letters import accept, lost_messages
 
     tables, servers = _open_tables(lake), kafka_servers()
     with _spark_and_zookeeper() as (spark, zk):
@@ -247,7 +247,7 @@ def changes(
     Starts no Spark. JSON has all rows, each update as one before and one after it; without --json the first 100 are
     shown.
     """
-    from lake_assets.engagement.notifications.change_reader import read_changes
+    from lake_assets.engagement.notifications import read_changes
 
     found = read_changes(lake, since, org)
     if not as_json:
@@ -272,7 +272,7 @@ def graph(
 
     Without ID, list the groups of connected ids, the largest first. Starts no Spark.
     """
-    from lake_assets.engagement.monitoring import id_graph
+    from lake_assets.engagement import id_graph
     from lake_assets.errors import UsageError
 
     tables = _open_tables(lake)
@@ -298,7 +298,7 @@ def metrics(
 ) -> None:
     """Update the metrics of LAKE: recompute the days of orgs that changed since the last time."""
     from lake_assets.connections.spark import open_spark
-    from lake_assets.engagement.metrics.refresh import Metrics
+    from lake_assets.engagement.metrics import Metrics
 
     done = Metrics(_open_tables(lake), open_spark(settings())).refresh(orgs or ())
     render(done, lambda refresh: [f"{lake}: {views.refreshed(refresh)}"], as_json=as_json)
@@ -335,7 +335,7 @@ def dashboard(
 @engagement.command()
 def status(lake: LakeName, as_json: AsJson = False) -> None:
     """Show the last batch of each stream of LAKE, and how far it is behind. Starts no Spark and changes nothing."""
-    from lake_assets.engagement.monitoring.status import lake_status
+    from lake_assets.engagement.monitoring import lake_status
 
     found = lake_status(_open_tables(lake), kafka_servers())
     render(found, views.streams, as_json=as_json)
@@ -347,9 +347,9 @@ def certify(org: str, who_id: str, *, as_json: bool) -> bool:
     Returns:
         Whether no file holds it.
     """
-    from lake_assets.engagement.erasure.certificate import certify
-    from lake_assets.engagement.model.lakes import searched_lakes
-    from lake_assets.engagement.model.tables import folder
+    from lake_assets.engagement.erasure import certify
+    from lake_assets.engagement.lakes import searched_lakes
+    from lake_assets.engagement.tables import folder
 
     with erasure.progress_bar(shown=not as_json) as progress:
         found = certify(folder(settings()), searched_lakes(settings()), org, who_id, kafka_servers(), progress=progress)
@@ -358,7 +358,7 @@ def certify(org: str, who_id: str, *, as_json: bool) -> bool:
 
 
 def _run_on(lake: str, names: list[StreamName], *, as_json: bool) -> None:
-    from lake_assets.engagement.streams.continuous import run_streams
+    from lake_assets.engagement.turn import run_streams
 
     found, tables, stop = settings(), _open_tables(lake), threading.Event()
 
@@ -402,7 +402,7 @@ def _set_when_interrupted(stop: threading.Event) -> None:
 
 
 def _run_once(lake: str, names: list[StreamName], *, as_json: bool) -> None:
-    from lake_assets.engagement.streams.turn import take_due_turns
+    from lake_assets.engagement.turn import take_due_turns
 
     tables, seconds = _open_tables(lake), settings().turn_seconds
     tables.refuse_if_paused()
@@ -420,7 +420,7 @@ def _run_once(lake: str, names: list[StreamName], *, as_json: bool) -> None:
 
 
 def _take_turn(lake: str, name: StreamName, *, as_json: bool) -> None:
-    from lake_assets.engagement.streams.turn import coordinator, open_stream, take_turn
+    from lake_assets.engagement.turn import coordinator, open_stream, take_turn
 
     seconds = settings().turn_seconds
     tables = _open_tables(lake)
@@ -445,8 +445,8 @@ def _spark_and_zookeeper() -> Iterator[tuple[SparkSession, KazooClient]]:
 
 
 def _create_topics(tables: LakeTables, partitions: int) -> None:
-    from lake_assets.engagement.model.kafka_topic import KafkaTopic
-    from lake_assets.engagement.model.lake import STREAMS
+    from lake_assets.engagement.lake import STREAMS
+    from lake_assets.engagement.topics import KafkaTopic
 
     for name in STREAMS:
         if KafkaTopic(kafka_servers(), tables.lake.topic(name)).create(partitions):
@@ -454,7 +454,7 @@ def _create_topics(tables: LakeTables, partitions: int) -> None:
 
 
 def _open_tables(lake: str) -> LakeTables:
-    from lake_assets.engagement.model.lakes import lake_named
-    from lake_assets.engagement.model.tables import open_tables
+    from lake_assets.engagement.lakes import lake_named
+    from lake_assets.engagement.tables import open_tables
 
     return open_tables(settings(), lake_named(settings(), lake))

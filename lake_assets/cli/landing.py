@@ -355,7 +355,7 @@ def init(partitions: Partitions = 4) -> None:
 
     A topic that exists is left as it is, unless its feed declares retention_hours.
     """
-    from lake_assets.engagement.model.kafka_topic import KafkaTopic
+    from lake_assets.engagement.topics import KafkaTopic
     from lake_assets.incremental.engine.iceberg import create_raw
     from lake_assets.landing.state import Retention
 

@@ -359,7 +359,7 @@ def _group(name: str) -> PushGroup:
 
 
 def _sources() -> list[Source]:
-    from lake_assets.engagement.model.lakes import metrics_locations
+    from lake_assets.engagement.lakes import metrics_locations
     from lake_assets.incremental.from_settings import open_pipeline
     from lake_assets.serving.sources import metrics_sources, pipeline_sources
 

@@ -33,19 +33,16 @@ from lake_assets.demo.engagement_simulator import (
 )
 from lake_assets.demo.home import PATIENCE_ON_SERVERS, START, console, headline, play_on_services, prepare_home
 from lake_assets.demo.stage import runs_by_job
-from lake_assets.engagement.erasure.certificate import certify
-from lake_assets.engagement.maintenance.maintain import is_cleaned_up
-from lake_assets.engagement.metrics.refresh import metrics_are_behind, read_metrics
-from lake_assets.engagement.model.configuration.metric_groups import EMAILS
-from lake_assets.engagement.model.kafka_topic import KafkaTopic
-from lake_assets.engagement.model.lake import STREAMS, TURNS
-from lake_assets.engagement.model.lakes import EMAIL_EVENT
-from lake_assets.engagement.model.table_schemas import DEAD_LETTER, ENGAGEMENT
-from lake_assets.engagement.model.tables import open_tables
-from lake_assets.engagement.monitoring.audits import unnotified_batches
-from lake_assets.engagement.monitoring.status import stream_status
-from lake_assets.engagement.notifications.notify import DATA_COMMIT, total_counts
-from lake_assets.engagement.streams.late_arrivals import ingested_versions
+from lake_assets.engagement.erasure import certify
+from lake_assets.engagement.lake import EMAILS, STREAMS, TURNS
+from lake_assets.engagement.lakes import EMAIL_EVENT
+from lake_assets.engagement.maintenance import is_cleaned_up
+from lake_assets.engagement.metrics import metrics_are_behind, read_metrics
+from lake_assets.engagement.monitoring import stream_status, unnotified_batches
+from lake_assets.engagement.notifications import DATA_COMMIT, total_counts
+from lake_assets.engagement.settled import ingested_versions
+from lake_assets.engagement.tables import DEAD_LETTER, ENGAGEMENT, open_tables
+from lake_assets.engagement.topics import KafkaTopic
 from lake_assets.incremental.declaration import Pipeline
 from lake_assets.pages.charts import TakenTurn, turn_lines
 from lake_assets.pages.dashboard import page_of_lake
@@ -60,9 +57,9 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from lake_assets.coordination.rules import Turn
-    from lake_assets.engagement.model.checkpoint import Checkpoint
-    from lake_assets.engagement.model.lake import EngagementLake
-    from lake_assets.engagement.model.tables import LakeTables
+    from lake_assets.engagement.checkpoint import Checkpoint
+    from lake_assets.engagement.lake import EngagementLake
+    from lake_assets.engagement.tables import LakeTables
     from lake_assets.settings import Settings
 
 

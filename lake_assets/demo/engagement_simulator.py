@@ -37,10 +37,10 @@ from confluent_kafka import Message as Delivered
 from lake_assets.base.hours import HOUR_MICROSECONDS, parse_hour
 from lake_assets.connections.kafka import client, remedy_of
 from lake_assets.demo.message import Message as Message
-from lake_assets.engagement.model.kafka_topic import KafkaTopic
-from lake_assets.engagement.model.lake import STREAMS, EngagementLake, StreamName
-from lake_assets.engagement.model.messages import NOT_JSON, PATTERNS, UNKNOWN_ORG
-from lake_assets.engagement.requests.identity import Op
+from lake_assets.engagement.lake import STREAMS, EngagementLake, StreamName
+from lake_assets.engagement.messages import NOT_JSON, PATTERNS, UNKNOWN_ORG
+from lake_assets.engagement.requests import Op
+from lake_assets.engagement.topics import KafkaTopic
 from lake_assets.errors import ConfigurationError, ServiceError
 
 HOUR_MS = HOUR_MICROSECONDS // 1000

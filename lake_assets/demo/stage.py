@@ -17,7 +17,7 @@ from lake_assets.connections.addresses import kafka_address, required
 from lake_assets.demo.engagement_simulator import send
 from lake_assets.demo.home import START, console, run_command
 from lake_assets.demo.membership_simulator import heartbeats, land, messages
-from lake_assets.engagement.model.kafka_topic import KafkaTopic
+from lake_assets.engagement.topics import KafkaTopic
 from lake_assets.landing.kafka import beat
 from lake_assets.landing.landing_service import LandingService, run_once
 from lake_assets.landing.messages import feed_of

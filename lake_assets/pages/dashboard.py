@@ -9,13 +9,13 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from datetime import date
 from typing import TYPE_CHECKING, Any
 
-from lake_assets.engagement.model.configuration.metric_groups import EMAILS_AND_CALLS, MetricGroup, count_columns
+from lake_assets.engagement.lake import EMAILS_AND_CALLS, MetricGroup, count_columns
 from lake_assets.pages.page import render
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from lake_assets.engagement.model.tables import LakeTables
+    from lake_assets.engagement.tables import LakeTables
 
 TEMPLATE = "dashboard.html"
 DAY = "engagement_date"
@@ -50,7 +50,7 @@ def page_of_lake(tables: LakeTables, orgs: Collection[str] = ()) -> str:
     Raises:
         UsageError: The lake declares other metrics than its table shows.
     """
-    from lake_assets.engagement.metrics.refresh import metrics_cursor, read_metrics
+    from lake_assets.engagement.metrics import metrics_cursor, read_metrics
 
     version = metrics_cursor(tables)
     return page(read_metrics(tables, orgs), lake=tables.lake.name, version=version, groups=tables.lake.metrics)

@@ -19,12 +19,11 @@ from pyiceberg.catalog import Catalog
 
 from lake_assets.base.hours import format_hours, hour_key
 from lake_assets.connections.addresses import kafka_address, zookeeper_address
-from lake_assets.engagement.metrics.refresh import metrics_cursor
-from lake_assets.engagement.model.lake import STREAMS, EngagementLake, StreamName
-from lake_assets.engagement.model.lakes import configured_lakes, metrics_locations
-from lake_assets.engagement.model.table_schemas import ENGAGEMENT
-from lake_assets.engagement.model.tables import LakeTables, open_tables
-from lake_assets.engagement.monitoring.status import stream_status
+from lake_assets.engagement.lake import STREAMS, EngagementLake, StreamName
+from lake_assets.engagement.lakes import configured_lakes, metrics_locations
+from lake_assets.engagement.metrics import metrics_cursor
+from lake_assets.engagement.monitoring import stream_status
+from lake_assets.engagement.tables import ENGAGEMENT, LakeTables, open_tables
 from lake_assets.errors import LakeError, ServiceError, text_of
 from lake_assets.incremental.engine.engine import Engine
 from lake_assets.incremental.engine.model import Decision, SessionPlan

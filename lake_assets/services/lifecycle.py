@@ -136,7 +136,7 @@ def continuous_streams(settings: Settings, *, kafka_port: int | None) -> list[Se
         settings: With the addresses of Kafka and ZooKeeper.
         kafka_port: The port of the local broker, for which they wait; None if somebody else runs Kafka.
     """
-    from lake_assets.engagement.model.lakes import configured_lakes
+    from lake_assets.engagement.lakes import configured_lakes
 
     try:
         lakes = configured_lakes(settings)

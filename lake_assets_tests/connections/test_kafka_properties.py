@@ -9,7 +9,7 @@ import pytest
 from pydantic import SecretStr
 
 from lake_assets.connections.kafka import client, java_properties, librdkafka_properties, spark_options
-from lake_assets.engagement.model.kafka_topic import KafkaTopic
+from lake_assets.engagement.topics import KafkaTopic
 from lake_assets.errors import ConfigurationError, ServiceError
 from lake_assets.landing.kafka import partitions
 from lake_assets.services.servers import kafka as kafka_service
@@ -95,7 +95,7 @@ def test_clients_log_in_to_a_broker_with_sasl(bare_home: Settings, monkeypatch: 
         assert spark_options(servers)["kafka.sasl.jaas.config"].endswith('username="lake" password="hidden";')
         monkeypatch.setenv("LAKE_KAFKA__SASL_PASSWORD", "wrong")
         settings.cache_clear()
-        monkeypatch.setattr("lake_assets.engagement.model.kafka_topic.TIMEOUT_SECONDS", 2)
+        monkeypatch.setattr("lake_assets.engagement.topics.TIMEOUT_SECONDS", 2)
         assert client(servers)["sasl.password"] == "wrong"
         with pytest.raises(ServiceError, match="refuses the login: "):
             topic.state()

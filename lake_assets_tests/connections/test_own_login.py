@@ -15,7 +15,7 @@ from lake_assets.connections import addresses
 from lake_assets.connections.addresses import Login, write_ports, zookeeper_login
 from lake_assets.connections.kafka import client, spark_options
 from lake_assets.connections.zookeeper import zookeeper_client
-from lake_assets.engagement.model.kafka_topic import KafkaTopic
+from lake_assets.engagement.topics import KafkaTopic
 from lake_assets.errors import ConfigurationError
 from lake_assets.landing.kafka import partitions
 from lake_assets.services.servers import apply_login, kafka, zookeeper

@@ -24,7 +24,7 @@ from benchmarks.timeline import Window, conflicts, overlaps
 from lake_assets import JobCoordinator
 from lake_assets.connections.spark import LOCAL_CONF, STATIC_CONF, jars, spark_environment
 from lake_assets.connections.zookeeper import zookeeper_client
-from lake_assets.engagement.model.lake import STREAMS
+from lake_assets.engagement.lake import STREAMS
 from lake_assets.errors import ConfigurationError, LockLost, LockNotFree, TurnRefused
 from lake_assets.settings import PROJECT, settings
 from lake_assets_tests.conftest import QUICK_JVM

@@ -10,7 +10,7 @@ import pytest
 
 from lake_assets.demo import engagement as scenes
 from lake_assets.demo.home import prepare_home
-from lake_assets.engagement.model.lakes import configured_lakes
+from lake_assets.engagement.lakes import configured_lakes
 from lake_assets.errors import UsageError
 from lake_assets.incremental.from_settings import open_pipeline
 from lake_assets.settings import settings

@@ -15,7 +15,7 @@ from confluent_kafka.admin import NewPartitions
 
 from lake_assets.base.failpoints import PAUSE
 from lake_assets.connections.addresses import process_of
-from lake_assets.engagement.model.table_schemas import ENGAGEMENT
+from lake_assets.engagement.tables import ENGAGEMENT
 from lake_assets.errors import MessagesLost
 from lake_assets.services.servers import kafka as kafka_service
 from lake_assets.services.servers import spark as spark_service

@@ -10,15 +10,14 @@ from typing import TYPE_CHECKING, cast
 
 from lake_assets.connections.spark import open_spark
 from lake_assets.coordination import zookeeper_client
-from lake_assets.engagement.maintenance import maintain as maintenance
-from lake_assets.engagement.maintenance.maintain import maintain
-from lake_assets.engagement.maintenance.reclaim import reclaim
-from lake_assets.engagement.metrics.refresh import Metrics
-from lake_assets.engagement.model.lake import StreamName
-from lake_assets.engagement.model.tables import LakeTables, open_tables
-from lake_assets.engagement.model.turn_order import MAINTENANCE
-from lake_assets.engagement.streams.batch import Stream, run_batch
-from lake_assets.engagement.streams.turn import coordinator, open_stream, take_turn
+from lake_assets.engagement import maintenance
+from lake_assets.engagement.batch import Stream, run_batch
+from lake_assets.engagement.lake import StreamName
+from lake_assets.engagement.maintenance import maintain, reclaim
+from lake_assets.engagement.metrics import Metrics
+from lake_assets.engagement.tables import LakeTables, open_tables
+from lake_assets.engagement.turn import coordinator, open_stream, take_turn
+from lake_assets.engagement.turn_order import MAINTENANCE
 from lake_assets.settings import settings
 from lake_assets_tests.engagement.scenario import PATIENCE_SECONDS, SESSION_SECONDS, Alone, lake_of
 

@@ -17,8 +17,8 @@ from functools import partial
 from pathlib import Path
 
 from lake_assets.connections.spark import open_spark
-from lake_assets.engagement.model.lake import STREAMS, StreamName
-from lake_assets.engagement.model.turn_order import MAINTENANCE
+from lake_assets.engagement.lake import STREAMS, StreamName
+from lake_assets.engagement.turn_order import MAINTENANCE
 from lake_assets.services.lifecycle import lake_services
 from lake_assets.settings import PROJECT, Settings
 from lake_assets_tests.engagement.breaking import kafka_breaks, spark_breaks

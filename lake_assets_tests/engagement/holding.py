@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from lake_assets.base.failpoints import CLAIM_CHECKED, HALF_OPTIMIZED, PAUSE
 from lake_assets.coordination import zookeeper_client
-from lake_assets.engagement.maintenance import maintain
-from lake_assets.engagement.model.lake import STREAMS
-from lake_assets.engagement.model.table_schemas import ENGAGEMENT
-from lake_assets.engagement.model.turn_order import MAINTENANCE
-from lake_assets.engagement.streams.turn import coordinator, take_turn
+from lake_assets.engagement import maintenance
+from lake_assets.engagement.lake import STREAMS
+from lake_assets.engagement.tables import ENGAGEMENT
+from lake_assets.engagement.turn import coordinator, take_turn
+from lake_assets.engagement.turn_order import MAINTENANCE
 from lake_assets.errors import TurnRefused
 from lake_assets_tests.engagement.interrupted import arrive, left, settle
 from lake_assets_tests.engagement.maintained import RETAIN_HOURS
@@ -100,7 +100,7 @@ def maintenance_overtaken(mail: Traffic) -> str:
             take_turn(stream, coordinator(stream, zk, mail.spark, timeout=PATIENCE_SECONDS), max_wait=PATIENCE_SECONDS)
         attempt = mail.start(PAUSE + HALF_OPTIMIZED, MAINTENANCE)
         attempt.stopped()
-        maintain.take_turn(mail.tables, mail.spark, zk, max_wait=PATIENCE_SECONDS, retain_hours=RETAIN_HOURS)
+        maintenance.take_turn(mail.tables, mail.spark, zk, max_wait=PATIENCE_SECONDS, retain_hours=RETAIN_HOURS)
     arrive(mail, "ingestion")
     take(mail)
     version = mail.tables.version(ENGAGEMENT)

@@ -8,12 +8,12 @@ from datetime import timedelta
 from typing import TYPE_CHECKING
 
 from lake_assets.base.failpoints import batch_points
-from lake_assets.engagement.model.lake import STREAMS, StreamName
-from lake_assets.engagement.streams.batch import run_batch
+from lake_assets.engagement.batch import run_batch
+from lake_assets.engagement.lake import STREAMS, StreamName
 from lake_assets_tests.engagement.scenario import ORGS, START, Alone, Traffic
 
 if TYPE_CHECKING:
-    from lake_assets.engagement.model.checkpoint import Checkpoint
+    from lake_assets.engagement.checkpoint import Checkpoint
     from lake_assets_tests.outcomes import Outcomes
 
 POISON = [b"{", b'{"org_id": "acme"}', b"\xff"]

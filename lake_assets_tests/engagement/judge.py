@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection, Mapping
 from datetime import datetime
 from typing import Any
 
-from lake_assets.engagement.model.messages import PATTERNS, Format
+from lake_assets.engagement.messages import PATTERNS, Format
 
 
 def reason(value: bytes, shape: Format, orgs: Collection[str]) -> str | None:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from lake_assets.base.failpoints import MAINTENANCE_POINTS
-from lake_assets.engagement.erasure.certificate import certify
-from lake_assets.engagement.maintenance.maintain import maintain
-from lake_assets.engagement.model.table_schemas import ENGAGEMENT
-from lake_assets.engagement.model.turn_order import MAINTENANCE
+from lake_assets.engagement.erasure import certify
+from lake_assets.engagement.maintenance import maintain
+from lake_assets.engagement.tables import ENGAGEMENT
+from lake_assets.engagement.turn_order import MAINTENANCE
 from lake_assets_tests.engagement.interrupted import arrive, contact, prepare, who
 from lake_assets_tests.engagement.scenario import Alone, Traffic
 from lake_assets_tests.engagement.world import World

@@ -10,13 +10,13 @@ from datetime import UTC, date, datetime
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
-from lake_assets.engagement.model.messages import ingestion_format, mutation_format
-from lake_assets.engagement.requests.identity import MutationRequest, Record
+from lake_assets.engagement.messages import ingestion_format, mutation_format
+from lake_assets.engagement.requests import MutationRequest, Record
 from lake_assets_tests.engagement.judge import reason
 
 if TYPE_CHECKING:
     from lake_assets.demo.engagement_simulator import Message
-    from lake_assets.engagement.model.lake import EngagementLake
+    from lake_assets.engagement.lake import EngagementLake
 
 
 def replay(

@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from lake_assets.engagement.model.tables import LakeTables
+    from lake_assets.engagement.tables import LakeTables
 
 _created: dict[str, TemporaryDirectory[str]] = {}
 """The fields of a lake → the folder of lakes in which its tables were created; gone with this process."""

@@ -18,15 +18,13 @@ from pyspark.sql import SparkSession
 
 from lake_assets.base.failpoints import EXIT_CODE
 from lake_assets.coordination import zookeeper_client
-from lake_assets.engagement.model.checkpoint import Batch
-from lake_assets.engagement.model.kafka_topic import KafkaTopic
-from lake_assets.engagement.model.lake import STREAMS, EngagementLake, StreamName
-from lake_assets.engagement.model.table_schemas import DEAD_LETTER, ENGAGEMENT, NOTIFICATION
-from lake_assets.engagement.model.tables import LakeTables, open_tables
-from lake_assets.engagement.requests.identity import MutationRequest, Op, Record
-from lake_assets.engagement.requests.retention_rules import RetentionOp
-from lake_assets.engagement.streams.batch import BatchReport, Stream, run_batch
-from lake_assets.engagement.streams.turn import TurnReport, coordinator, open_stream, take_turn
+from lake_assets.engagement.batch import BatchReport, Stream, run_batch
+from lake_assets.engagement.checkpoint import Batch
+from lake_assets.engagement.lake import STREAMS, EngagementLake, StreamName
+from lake_assets.engagement.requests import MutationRequest, Op, Record, RetentionOp
+from lake_assets.engagement.tables import DEAD_LETTER, ENGAGEMENT, NOTIFICATION, LakeTables, open_tables
+from lake_assets.engagement.topics import KafkaTopic
+from lake_assets.engagement.turn import TurnReport, coordinator, open_stream, take_turn
 from lake_assets.errors import LockLost
 from lake_assets_tests.engagement.oracle import replay
 from lake_assets_tests.engagement.prepared import create_tables

@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import groupby, takewhile
 
-from lake_assets.engagement.model.lake import STREAMS, StreamName
+from lake_assets.engagement.lake import STREAMS, StreamName
 from lake_assets_tests.engagement.interrupted import ASKED, go_on, left, points_of, reached, settle
 from lake_assets_tests.engagement.scenario import ORGS, Traffic
 from lake_assets_tests.engagement.world import World

@@ -11,11 +11,8 @@ from datetime import UTC, date, datetime, timedelta
 import pytest
 
 from lake_assets.demo.engagement_simulator import Message, Simulation, generate
-from lake_assets.engagement.model.lakes import EMAIL_EVENT
-from lake_assets.engagement.requests.aliases import Alias, aliases, changed_aliases
-from lake_assets.engagement.requests.identity import MutationRequest
-from lake_assets.engagement.requests.pending import applicable
-from lake_assets.engagement.requests.record_placement import place_records
+from lake_assets.engagement.lakes import EMAIL_EVENT
+from lake_assets.engagement.requests import Alias, MutationRequest, aliases, applicable, changed_aliases, place_records
 from lake_assets_tests.engagement.oracle import request_of, truth
 from lake_assets_tests.engagement.requests.test_aliases import follow
 from lake_assets_tests.engagement.requests.test_identity import START, chain

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING
 import pytest
 
 from lake_assets.demo.engagement_simulator import Simulation, generate, org_names, send
-from lake_assets.engagement.metrics.refresh import Metrics
-from lake_assets.engagement.model.table_schemas import ENGAGEMENT, ENGAGEMENT_COLUMNS, SENT_WHO_ID
-from lake_assets.engagement.notifications.change_reader import Changes, changes_of
-from lake_assets.engagement.streams.batch import run_batch
+from lake_assets.engagement.batch import run_batch
+from lake_assets.engagement.metrics import Metrics
+from lake_assets.engagement.notifications import Changes, changes_of
+from lake_assets.engagement.tables import ENGAGEMENT, ENGAGEMENT_COLUMNS, SENT_WHO_ID
 from lake_assets.errors import ChangesExpired, UsageError
 from lake_assets_tests.engagement.metrics.test_refresh import (
     QUOTED,

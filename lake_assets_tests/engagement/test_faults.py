@@ -10,11 +10,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lake_assets.base.failpoints import MAINTENANCE_POINTS, batch_points
-from lake_assets.engagement.model.lake import STREAMS, StreamName
-from lake_assets.engagement.model.lakes import EMAIL_EVENT
-from lake_assets.engagement.model.tables import LakeTables
-from lake_assets.engagement.model.turn_order import MAINTENANCE
-from lake_assets.engagement.streams.turn import open_stream
+from lake_assets.engagement.lake import STREAMS, StreamName
+from lake_assets.engagement.lakes import EMAIL_EVENT
+from lake_assets.engagement.tables import LakeTables
+from lake_assets.engagement.turn import open_stream
+from lake_assets.engagement.turn_order import MAINTENANCE
 from lake_assets_tests.engagement.faults import PAGE, PARTS, PLAYED, page, seen
 from lake_assets_tests.engagement.interrupted import (
     ANEW,

@@ -15,7 +15,7 @@ from deltalake import DeltaTable
 from pyspark.errors import PySparkException
 
 from lake_assets.connections.spark import KeptSession, open_spark
-from lake_assets.engagement.model.table_schemas import ENGAGEMENT
+from lake_assets.engagement.tables import ENGAGEMENT
 from lake_assets.settings import PROJECT
 from lake_assets_tests.engagement.scenario import Traffic
 

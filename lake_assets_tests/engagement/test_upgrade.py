@@ -15,13 +15,12 @@ import pytest
 
 from lake_assets.coordination import zookeeper_client
 from lake_assets.demo.engagement_simulator import Simulation, generate, org_names, send
-from lake_assets.engagement.maintenance import maintain
-from lake_assets.engagement.model.lake import STREAMS, StreamName
-from lake_assets.engagement.model.lakes import EMAIL_EVENT
-from lake_assets.engagement.model.table_schemas import DEAD_LETTER, ENGAGEMENT
-from lake_assets.engagement.model.tables import open_tables
-from lake_assets.engagement.streams.batch import BatchReport
-from lake_assets.engagement.streams.turn import open_stream
+from lake_assets.engagement import maintenance
+from lake_assets.engagement.batch import BatchReport
+from lake_assets.engagement.lake import STREAMS, StreamName
+from lake_assets.engagement.lakes import EMAIL_EVENT
+from lake_assets.engagement.tables import DEAD_LETTER, ENGAGEMENT, open_tables
+from lake_assets.engagement.turn import open_stream
 from lake_assets.services.servers import kafka as kafka_service
 from lake_assets.services.servers import zookeeper as zookeeper_service
 from lake_assets.services.service import free_port, running
@@ -85,7 +84,7 @@ def test_an_engagement_lake_of_an_earlier_version_goes_on(upgraded: Settings, sp
     assert turn(upgraded, spark, "mutation")
     assert not turn(upgraded, spark, "retention")
     with zookeeper_client(str(upgraded.zookeeper), session_seconds=SESSION_SECONDS) as zk:
-        maintain.take_turn(tables, spark, zk, max_wait=PATIENCE_SECONDS, retain_hours=0)
+        maintenance.take_turn(tables, spark, zk, max_wait=PATIENCE_SECONDS, retain_hours=0)
 
     right = expected(upgraded)
     assert {org for org, _ in right.rows.values()} == {org for seed in SEEDS for org in org_names(simulation(seed))}

@@ -15,7 +15,7 @@ from lake_assets.base.failpoints import EXIT_CODE
 from lake_assets.connections.catalog import open_catalog
 from lake_assets.demo.engagement_simulator import send
 from lake_assets.demo.membership_simulator import Landing, heartbeats, messages
-from lake_assets.engagement.model.kafka_topic import KafkaTopic
+from lake_assets.engagement.topics import KafkaTopic
 from lake_assets.incremental.engine.erasures import Erasures
 from lake_assets.incremental.engine.iceberg import create_raw, load
 from lake_assets.landing.cutover import Policy

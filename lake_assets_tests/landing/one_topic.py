@@ -13,7 +13,7 @@ from confluent_kafka.admin import AdminClient
 from tenacity import retry, retry_if_exception_type, retry_if_result, stop_after_delay, wait_fixed
 
 from lake_assets.connections.catalog import open_catalog
-from lake_assets.engagement.model.kafka_topic import KafkaTopic
+from lake_assets.engagement.topics import KafkaTopic
 from lake_assets.errors import ServiceError
 from lake_assets.incremental.engine.erasures import Erasures
 from lake_assets.incremental.engine.iceberg import create_raw, load

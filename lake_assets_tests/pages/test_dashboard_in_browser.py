@@ -14,7 +14,7 @@ from urllib.parse import unquote, urlencode
 
 from jinja2.utils import htmlsafe_json_dumps
 
-from lake_assets.engagement.model.configuration.metric_groups import (
+from lake_assets.engagement.lake import (
     CALLS,
     EMAILS,
     EMAILS_AND_CALLS,

@@ -14,7 +14,7 @@ from confluent_kafka import Producer
 
 from lake_assets.connections import addresses
 from lake_assets.connections.catalog import open_catalog
-from lake_assets.engagement.model.kafka_topic import KafkaTopic
+from lake_assets.engagement.topics import KafkaTopic
 from lake_assets.errors import UsageError
 from lake_assets.incremental.engine.iceberg import create_raw, load
 from lake_assets.incremental.from_settings import open_pipeline

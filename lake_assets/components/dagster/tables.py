@@ -17,8 +17,8 @@ from lake_assets.base.extras import installed
 from lake_assets.connections.addresses import dagster_folder, kafka_address
 from lake_assets.connections.catalog import open_catalog
 from lake_assets.engagement.dagster.graph import engagement_key
-from lake_assets.engagement.model.lake import STREAMS
-from lake_assets.engagement.model.lakes import configured_lakes
+from lake_assets.engagement.lake import STREAMS
+from lake_assets.engagement.lakes import configured_lakes
 from lake_assets.errors import UsageError
 from lake_assets.incremental.dagster.assets import incremental_definitions, sensor_definitions
 from lake_assets.incremental.dagster.maintenance import maintenance_definitions
@@ -95,7 +95,7 @@ def _lake_problems(settings: Settings, instance: dg.DagsterInstance) -> list[Pro
     if not installed("landing"):
         return []
     from lake_assets.engagement.dagster.checks import refused_turns
-    from lake_assets.engagement.monitoring.status import lake_problems
+    from lake_assets.engagement.monitoring import lake_problems
 
     return [*lake_problems(settings, utc_now()), *refused_turns(instance, configured_lakes(settings))]
 

@@ -1,6 +1,6 @@
 """The engagement lakes as Dagster assets: one for each stream, one for maintenance, and one for the metrics.
 
-A run of a stream or of maintenance takes one turn (see `streams.turn` and `model.turn_order`). The metrics are
+A run of a stream or of maintenance takes one turn (see `turn` and `turn_order`). The metrics are
 partitioned by org: a run with partitions recomputes these orgs, a run without partitions follows the notifications.
 """
 
@@ -10,25 +10,36 @@ import dagster as dg
 
 from lake_assets.connections.addresses import DASHBOARD_PATH
 from lake_assets.coordination import zookeeper_client
-from lake_assets.engagement.dagster.checks import check_results, check_specs, late_turn, turn_in_time, turn_spec
-from lake_assets.engagement.dagster.delta_tables import IO_MANAGER, table_metadata
-from lake_assets.engagement.dagster.graph import engagement_key, external_specs, group_of, topic_key
-from lake_assets.engagement.dagster.resource import EngagementResource
-from lake_assets.engagement.dagster.run_metadata import maintenance_metadata, refresh_metadata, turn_metadata
-from lake_assets.engagement.dagster.sensors import metrics_sensor
-from lake_assets.engagement.dagster.turn_sensors import LakeTurns, turn_sensor
-from lake_assets.engagement.maintenance import maintain
-from lake_assets.engagement.metrics.refresh import Metrics
-from lake_assets.engagement.model.checkpoint import Batch
-from lake_assets.engagement.model.configuration.metric_groups import metrics_columns
-from lake_assets.engagement.model.delta_log import Commit
-from lake_assets.engagement.model.lake import STREAMS, TURNS, EngagementLake, StreamName
-from lake_assets.engagement.model.table_schemas import ENGAGEMENT_METRICS, NOTIFICATION
-from lake_assets.engagement.model.turn_order import MAINTENANCE, check_turns
-from lake_assets.engagement.monitoring.audits import commit_of
-from lake_assets.engagement.monitoring.status import stream_status
-from lake_assets.engagement.streams.batch import Stream
-from lake_assets.engagement.streams.turn import coordinator, open_stream, take_turn
+from lake_assets.engagement import maintenance
+from lake_assets.engagement.batch import Stream
+from lake_assets.engagement.checkpoint import Batch
+from lake_assets.engagement.dagster.checks import (
+    check_results,
+    check_specs,
+    late_turn,
+    maintenance_metadata,
+    refresh_metadata,
+    turn_in_time,
+    turn_metadata,
+    turn_spec,
+)
+from lake_assets.engagement.dagster.graph import (
+    IO_MANAGER,
+    EngagementResource,
+    engagement_key,
+    external_specs,
+    group_of,
+    table_metadata,
+    topic_key,
+)
+from lake_assets.engagement.dagster.sensors import LakeTurns, metrics_sensor, turn_sensor
+from lake_assets.engagement.delta_log import Commit
+from lake_assets.engagement.lake import STREAMS, TURNS, EngagementLake, StreamName, metrics_columns
+from lake_assets.engagement.metrics import Metrics
+from lake_assets.engagement.monitoring import commit_of, stream_status
+from lake_assets.engagement.tables import ENGAGEMENT_METRICS, NOTIFICATION
+from lake_assets.engagement.turn import coordinator, open_stream, take_turn
+from lake_assets.engagement.turn_order import MAINTENANCE, check_turns
 from lake_assets.errors import LakeError, LockNotFree, TurnRefused
 from lake_assets.incremental.dagster.assets import failure
 from lake_assets.incremental.dagster.lake_resource import LakeResource
@@ -149,7 +160,7 @@ def maintenance_asset(lake: EngagementLake, *, retain_hours: int, max_wait: floa
             tables, hosts = services.tables(lake), services.zookeeper_hosts()
             spark = lake_assets.spark_session
             with zookeeper_client(hosts) as zk:
-                report = maintain.take_turn(tables, spark, zk, max_wait=max_wait, retain_hours=retain_hours)
+                report = maintenance.take_turn(tables, spark, zk, max_wait=max_wait, retain_hours=retain_hours)
         except (TurnRefused, LockNotFree) as error:
             yield late_turn(error)
             raise failure(error) from error

@@ -12,16 +12,14 @@ from lake_assets.pages.terminal.render import Column, Part, TableView, counted, 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from lake_assets.engagement.erasure.certificate import LakeCertificate
-    from lake_assets.engagement.maintenance.maintain import MaintenanceReport
-    from lake_assets.engagement.maintenance.reclaim import Reclaimed
-    from lake_assets.engagement.metrics.refresh import Refresh
-    from lake_assets.engagement.monitoring.id_graph import Component, ComponentSize, Move
-    from lake_assets.engagement.monitoring.status import StreamStatus
-    from lake_assets.engagement.notifications.change_reader import BatchEffect, Changes
-    from lake_assets.engagement.streams.accept import Accepted
-    from lake_assets.engagement.streams.dead_letters import Letters
-    from lake_assets.engagement.streams.turn import TurnReport
+    from lake_assets.engagement.dead_letters import Accepted, Letters
+    from lake_assets.engagement.erasure import LakeCertificate
+    from lake_assets.engagement.id_graph import Component, ComponentSize, Move
+    from lake_assets.engagement.maintenance import MaintenanceReport, Reclaimed
+    from lake_assets.engagement.metrics import Refresh
+    from lake_assets.engagement.monitoring import StreamStatus
+    from lake_assets.engagement.notifications import BatchEffect, Changes
+    from lake_assets.engagement.turn import TurnReport
 
 SHOWN_CHARACTERS = 120
 """Of the text of a message."""
@@ -68,7 +66,7 @@ def turn(app_name: str, report: TurnReport) -> str:
 
 def effect(done: BatchEffect) -> str:
     """Return what a batch has done, in words."""
-    from lake_assets.engagement.notifications.change_reader import collapsed
+    from lake_assets.engagement.notifications import collapsed
 
     rows = [f"{count:,} {name}" for name in ("inserted", "updated", "deleted") if (count := getattr(done, name))]
     letters = f"; {counted(done.dead_letters, 'dead letter')}" if done.dead_letters else ""
@@ -160,7 +158,7 @@ def component(found: Component) -> Iterator[Part]:
     """Draw a component, then its requests in order of time, and where rows of each id end."""
     from networkx import generate_network_text
 
-    from lake_assets.engagement.monitoring.id_graph import digraph
+    from lake_assets.engagement.id_graph import digraph
 
     parts = [counted(len(found.ids), "id"), counted(len(found.requests), "request")]
     parts.append(f"the longest chain has {counted(found.longest_chain, 'step')}")

@@ -7,9 +7,9 @@ from uuid import uuid4
 
 import pytest
 
-from lake_assets.engagement.model.kafka_topic import KafkaTopic
-from lake_assets.engagement.model.lake import STREAMS, EngagementLake
-from lake_assets.engagement.model.lakes import VOICE_INSIGHT
+from lake_assets.engagement.lake import STREAMS, EngagementLake
+from lake_assets.engagement.lakes import VOICE_INSIGHT
+from lake_assets.engagement.topics import KafkaTopic
 
 
 @pytest.fixture

@@ -11,8 +11,8 @@ from confluent_kafka import Consumer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from lake_assets.demo.engagement_simulator import Message, Simulation, generate, send
-from lake_assets.engagement.model.kafka_topic import KafkaTopic
-from lake_assets.engagement.model.lake import STREAMS, EngagementLake
+from lake_assets.engagement.lake import STREAMS, EngagementLake
+from lake_assets.engagement.topics import KafkaTopic
 from lake_assets.errors import ServiceError
 
 SIMULATION = Simulation(touches=300, requests=0.3, retention=0.1, poison=0.05)

@@ -8,17 +8,16 @@ from typing import TYPE_CHECKING
 import pytest
 
 from lake_assets.demo.engagement_simulator import Simulation, generate, org_names, send
-from lake_assets.engagement.model.table_schemas import DEAD_LETTER, ENGAGEMENT
-from lake_assets.engagement.model.tables import open_tables
-from lake_assets.engagement.streams.batch import run_batch
-from lake_assets.engagement.streams.turn import open_stream
+from lake_assets.engagement.batch import run_batch
+from lake_assets.engagement.tables import DEAD_LETTER, ENGAGEMENT, open_tables
+from lake_assets.engagement.turn import open_stream
 from lake_assets_tests.engagement.oracle import truth
 from lake_assets_tests.engagement.scenario import Alone
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from lake_assets.engagement.model.lake import EngagementLake, StreamName
+    from lake_assets.engagement.lake import EngagementLake, StreamName
     from lake_assets.settings import Settings
 
 SIMULATION = Simulation(orgs=3, people=60, touches=600, requests=0.4, late=0.1, poison=0.1)

@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 from lake_assets.demo.engagement_simulator import KINDS, OUTCOMES, Simulation, encode, flaws, generate, org_names
-from lake_assets.engagement.model.lake import STREAMS, EngagementLake, StreamName
-from lake_assets.engagement.model.lakes import EMAIL_EVENT, LAKES
-from lake_assets.engagement.model.messages import Format, ingestion_format, mutation_format
+from lake_assets.engagement.lake import STREAMS, EngagementLake, StreamName
+from lake_assets.engagement.lakes import EMAIL_EVENT, LAKES
+from lake_assets.engagement.messages import Format, ingestion_format, mutation_format
 from lake_assets.errors import ConfigurationError
 from lake_assets_tests.engagement.judge import reason
 

@@ -12,16 +12,14 @@ from typing import TYPE_CHECKING, Any
 import dagster as dg
 import pytest
 
+from lake_assets.engagement.batch import run_batch
 from lake_assets.engagement.dagster.assets import engagement_definitions
 from lake_assets.engagement.dagster.checks import refused_turns
-from lake_assets.engagement.dagster.delta_tables import delta_resources
-from lake_assets.engagement.dagster.graph import engagement_key
-from lake_assets.engagement.dagster.turn_sensors import RETRY_SECONDS
-from lake_assets.engagement.model.lake import STREAMS
-from lake_assets.engagement.model.table_schemas import ENGAGEMENT_METRICS
-from lake_assets.engagement.model.tables import open_tables
-from lake_assets.engagement.model.turn_order import MAINTENANCE
-from lake_assets.engagement.streams.batch import run_batch
+from lake_assets.engagement.dagster.graph import delta_resources, engagement_key
+from lake_assets.engagement.dagster.sensors import RETRY_SECONDS
+from lake_assets.engagement.lake import STREAMS
+from lake_assets.engagement.tables import ENGAGEMENT_METRICS, open_tables
+from lake_assets.engagement.turn_order import MAINTENANCE
 from lake_assets.errors import LockLost
 from lake_assets.incremental.dagster.lake_resource import LAKE
 from lake_assets_tests.conftest import with_zookeeper

@@ -8,7 +8,7 @@ from itertools import pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lake_assets.engagement.deduplication.days import MAX_RANGES, day_ranges
+from lake_assets.engagement.pruning import MAX_RANGES, day_ranges
 
 NEW_YEAR = date(2026, 1, 1)
 ONE_DAY = timedelta(days=1)

@@ -9,12 +9,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from lake_assets.engagement.deduplication.repeated import may_be_copies
-from lake_assets.engagement.model.table_schemas import DEAD_LETTER, ENGAGEMENT, REPEATED
-from lake_assets.engagement.monitoring.audits import COPY_DAYS, Sample, repeated_ids
-from lake_assets.engagement.monitoring.reconciliation import Reconciliation, reconcile
-from lake_assets.engagement.monitoring.status import lake_status
-from lake_assets.engagement.streams.batch import run_batch
+from lake_assets.engagement.batch import run_batch
+from lake_assets.engagement.ingestion import may_be_copies
+from lake_assets.engagement.monitoring import COPY_DAYS, Reconciliation, Sample, lake_status, reconcile, repeated_ids
+from lake_assets.engagement.tables import DEAD_LETTER, ENGAGEMENT, REPEATED
 from lake_assets.errors import LockLost
 from lake_assets_tests.engagement.interrupted import ASKED, go_on
 from lake_assets_tests.engagement.scenario import Losing, Traffic, Values, email
@@ -22,7 +20,7 @@ from lake_assets_tests.engagement.scenario import Losing, Traffic, Values, email
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from lake_assets.engagement.model.checkpoint import Batch
+    from lake_assets.engagement.checkpoint import Batch
     from lake_assets.settings import Settings
 
 

@@ -15,9 +15,9 @@ from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 from deltalake import DeltaTable, write_deltalake
 
-from lake_assets.engagement.erasure.certificate import LakeCertificate, certify
-from lake_assets.engagement.erasure.kafka_retention import RetainedMessages
-from lake_assets.engagement.model.lake import STREAMS, EngagementLake, StreamName
+from lake_assets.engagement.erasure import LakeCertificate, certify
+from lake_assets.engagement.lake import STREAMS, EngagementLake, StreamName
+from lake_assets.engagement.topics import RetainedMessages
 from lake_assets.errors import UsageError
 
 WHO, ORG = "lead é", "acme"

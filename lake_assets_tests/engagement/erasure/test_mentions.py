@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lake_assets.engagement.erasure.mentions import decoded_text, matchers_by_org, mentions
+from lake_assets.engagement.erasure import decoded_text, matchers_by_org, mentions
 
 ORG, WHO = "17", "müller/1"
 OF = matchers_by_org([(ORG, WHO), ("globex", "lead-17")])

@@ -11,11 +11,9 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from lake_assets.engagement.erasure.certificate import LakeCertificate, certify
-from lake_assets.engagement.erasure.kafka_retention import RetainedMessages
-from lake_assets.engagement.erasure.registry import ErasureRegistry
-from lake_assets.engagement.maintenance.maintain import maintain
-from lake_assets.engagement.model.table_schemas import (
+from lake_assets.engagement.erasure import ErasureRegistry, LakeCertificate, certify
+from lake_assets.engagement.maintenance import maintain
+from lake_assets.engagement.tables import (
     DEAD_LETTER,
     ENGAGEMENT,
     ENGAGEMENT_METRICS,
@@ -23,7 +21,8 @@ from lake_assets.engagement.model.table_schemas import (
     ERASURE,
     MUTATION_REQUEST,
 )
-from lake_assets.engagement.model.turn_order import MAINTENANCE
+from lake_assets.engagement.topics import RetainedMessages
+from lake_assets.engagement.turn_order import MAINTENANCE
 from lake_assets.errors import ConfigurationError
 from lake_assets.incremental.engine.erasures import KeyedHash
 from lake_assets_tests.engagement.scenario import START, Alone, Traffic, email

@@ -9,13 +9,11 @@ from dataclasses import dataclass, field
 import pyarrow as pa
 from deltalake import DeltaTable, write_deltalake
 
-from lake_assets.engagement.model.checkpoint import Batch
-from lake_assets.engagement.model.idempotent import commit_properties
-from lake_assets.engagement.model.lake import EngagementLake
-from lake_assets.engagement.model.offsets import TopicState
-from lake_assets.engagement.model.table_schemas import DEAD_LETTER, ENGAGEMENT, MUTATION_REQUEST, NOTIFICATION
-from lake_assets.engagement.model.tables import LakeTables
-from lake_assets.engagement.streams.batch import BatchReport, Stream, run_batch
+from lake_assets.engagement.batch import BatchReport, Stream, run_batch
+from lake_assets.engagement.checkpoint import Batch, TopicState
+from lake_assets.engagement.delta_log import commit_properties
+from lake_assets.engagement.lake import EngagementLake
+from lake_assets.engagement.tables import DEAD_LETTER, ENGAGEMENT, MUTATION_REQUEST, NOTIFICATION, LakeTables
 from lake_assets.errors import BatchFailed
 from lake_assets_tests.engagement.scenario import Alone
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from lake_assets.engagement.isolation.blame import error_name, is_infrastructure
+from lake_assets.engagement.isolation import error_name, is_infrastructure
 from lake_assets.errors import ServiceError, claim_refused, offsets_missing
 
 

@@ -6,10 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lake_assets.engagement.isolation.explain import explain
-from lake_assets.engagement.isolation.search import ATTEMPTS, after_failure, next_part, replacement
-from lake_assets.engagement.model.checkpoint import Batch, Checkpoint
-from lake_assets.engagement.model.offsets import OffsetRange
+from lake_assets.engagement.checkpoint import Batch, Checkpoint, OffsetRange
+from lake_assets.engagement.isolation import ATTEMPTS, after_failure, explain, next_part, replacement
 
 MOST = 64
 Place = tuple[int, int]

@@ -6,13 +6,12 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from lake_assets.engagement.isolation.search import ATTEMPTS
-from lake_assets.engagement.model.lake import StreamName
-from lake_assets.engagement.model.table_schemas import DEAD_LETTER, ENGAGEMENT, MUTATION_REQUEST
-from lake_assets.engagement.monitoring.reconciliation import reconcile
-from lake_assets.engagement.monitoring.status import stream_status
-from lake_assets.engagement.notifications.change_reader import notified_since
-from lake_assets.engagement.streams.batch import run_batch
+from lake_assets.engagement.batch import run_batch
+from lake_assets.engagement.isolation import ATTEMPTS
+from lake_assets.engagement.lake import StreamName
+from lake_assets.engagement.monitoring import reconcile, stream_status
+from lake_assets.engagement.notifications import notified_since
+from lake_assets.engagement.tables import DEAD_LETTER, ENGAGEMENT, MUTATION_REQUEST
 from lake_assets.errors import BatchFailed
 from lake_assets_tests.engagement.scenario import Alone, Traffic
 

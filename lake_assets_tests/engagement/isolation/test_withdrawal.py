@@ -11,7 +11,7 @@ import pytest
 
 from lake_assets.base.failpoints import EXIT_CODE, ISOLATION_POINTS
 from lake_assets.coordination import ANY, JobCoordinator, zookeeper_client
-from lake_assets.engagement.streams.turn import take_turn
+from lake_assets.engagement.turn import take_turn
 from lake_assets.errors import BatchFailed, TurnRefused
 from lake_assets_tests.engagement.isolation.poisoned import COMMITS, Poisoned, turn
 from lake_assets_tests.processes import Child

@@ -14,8 +14,8 @@ from deltalake import DeltaTable
 from benchmarks.cluster.standalone import EXECUTOR_CONF, master, master_address, worker
 from lake_assets.connections.addresses import create_spark_token, spark_address
 from lake_assets.connections.spark import MASTER, open_spark
-from lake_assets.engagement.maintenance.maintain import rewrite_files
-from lake_assets.engagement.model.table_schemas import ENGAGEMENT
+from lake_assets.engagement.maintenance import rewrite_files
+from lake_assets.engagement.tables import ENGAGEMENT
 from lake_assets.services.servers import spark as connect_server
 from lake_assets.services.service import free_port, running
 from lake_assets_tests.conftest import QUICK_JVM

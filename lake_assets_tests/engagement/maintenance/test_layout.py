@@ -11,10 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lake_assets.engagement.maintenance.layout import DatedFile, mean_overlap, orgs_to_sort
-from lake_assets.engagement.maintenance.maintain import dated_files, rewrite_files
-from lake_assets.engagement.model.table_schemas import ENGAGEMENT
-from lake_assets.engagement.model.tables import LakeTables
+from lake_assets.engagement.maintenance import DatedFile, dated_files, mean_overlap, orgs_to_sort, rewrite_files
+from lake_assets.engagement.tables import ENGAGEMENT, LakeTables
 from lake_assets_tests.engagement.prepared import create_tables
 from lake_assets_tests.engagement.scenario import lake_of
 

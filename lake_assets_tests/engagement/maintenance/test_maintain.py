@@ -13,13 +13,11 @@ from hypothesis import strategies as st
 
 from lake_assets.coordination import stream
 from lake_assets.coordination.rules import Granted, Refused, Turn, decide
+from lake_assets.engagement import maintenance, turn, turn_order
 from lake_assets.engagement.dagster.assets import engagement_definitions
-from lake_assets.engagement.maintenance import maintain
-from lake_assets.engagement.model import turn_order
-from lake_assets.engagement.model.lake import ANY_TURN, STREAMS, TURNS
-from lake_assets.engagement.model.lakes import LAKES
-from lake_assets.engagement.model.turn_order import MAINTENANCE, MAINTENANCE_PREDECESSORS, check_turns
-from lake_assets.engagement.streams import turn
+from lake_assets.engagement.lake import ANY_TURN, STREAMS, TURNS
+from lake_assets.engagement.lakes import LAKES
+from lake_assets.engagement.turn_order import MAINTENANCE, MAINTENANCE_PREDECESSORS, check_turns
 from lake_assets.errors import ConfigurationError
 
 if TYPE_CHECKING:
@@ -83,7 +81,7 @@ def defined() -> None:
     [
         defined,
         lambda: turn.coordinator(cast("Any", SimpleNamespace(name="ingestion", tables=TABLES)), *NOTHING, timeout=1),
-        lambda: maintain.coordinator(TABLES, *NOTHING, timeout=1),
+        lambda: maintenance.coordinator(TABLES, *NOTHING, timeout=1),
     ],
     ids=["Dagster", "a stream", "maintenance"],
 )

@@ -10,7 +10,7 @@ from pathlib import Path
 import pyarrow as pa
 from deltalake import write_deltalake
 
-from lake_assets.engagement.maintenance.vacuum import inventory
+from lake_assets.engagement.maintenance import inventory
 
 
 def parquet(folder: Path) -> set[str]:

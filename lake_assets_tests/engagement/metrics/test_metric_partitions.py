@@ -7,7 +7,7 @@ from datetime import date, timedelta
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lake_assets.engagement.metrics.metric_partitions import MetricPartition, PartitionBlock, partition_blocks
+from lake_assets.engagement.metrics import MetricPartition, PartitionBlock, partition_blocks
 
 DAYS = st.integers(0, 5).map(lambda n: date(2026, 1, 1) + timedelta(days=n))
 

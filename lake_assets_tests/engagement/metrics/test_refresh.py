@@ -16,9 +16,9 @@ import pytest
 
 from lake_assets.base.failpoints import EXIT_CODE, METRICS_COMPUTED, METRICS_WRITTEN
 from lake_assets.demo.engagement_simulator import Message, send
-from lake_assets.engagement.metrics.refresh import Metrics, metrics_cursor, read_metrics
-from lake_assets.engagement.model.configuration.lake_file import read_lake
-from lake_assets.engagement.model.table_schemas import ENGAGEMENT, ENGAGEMENT_METRICS
+from lake_assets.engagement.lakes import read_lake
+from lake_assets.engagement.metrics import Metrics, metrics_cursor, read_metrics
+from lake_assets.engagement.tables import ENGAGEMENT, ENGAGEMENT_METRICS
 from lake_assets.errors import UsageError
 from lake_assets_tests.engagement import child
 from lake_assets_tests.engagement.scenario import Traffic, email

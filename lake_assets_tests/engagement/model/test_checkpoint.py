@@ -9,8 +9,7 @@ from pathlib import Path
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
-from lake_assets.engagement.model.checkpoint import RULES, Batch, Checkpoint, CheckpointStore, Trouble
-from lake_assets.engagement.model.offsets import OffsetRange
+from lake_assets.engagement.checkpoint import RULES, Batch, Checkpoint, CheckpointStore, OffsetRange, Trouble
 from lake_assets.errors import StateMoved, StoredByNewerVersion, UsageError
 
 

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from lake_assets.engagement.model.lake import EngagementLake
-from lake_assets.engagement.model.lakes import EMAIL_EVENT
+from lake_assets.engagement.lake import EngagementLake
+from lake_assets.engagement.lakes import EMAIL_EVENT
 from lake_assets.errors import ConfigurationError
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from lake_assets.engagement.model.lakes import configured_lakes, lake_named, metrics_locations, searched_lakes
+from lake_assets.engagement.lakes import configured_lakes, lake_named, metrics_locations, searched_lakes
 from lake_assets.errors import ConfigurationError, UsageError
 from lake_assets.settings import Settings
 

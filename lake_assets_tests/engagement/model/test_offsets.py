@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lake_assets.engagement.model.offsets import OffsetRange, TopicState, check_readable, next_range, share
+from lake_assets.engagement.checkpoint import OffsetRange, TopicState, check_readable, next_range, share
 from lake_assets.errors import MessagesLost
 
 TOPIC = TopicState("mail", "t1", earliest={0: 0, 1: 5}, end={0: 10, 1: 25})

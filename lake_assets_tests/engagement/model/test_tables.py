@@ -9,9 +9,8 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
-from lake_assets.engagement.model.lakes import EMAIL_EVENT
-from lake_assets.engagement.model.table_schemas import DEAD_LETTER, check_fields
-from lake_assets.engagement.model.tables import LakeTables
+from lake_assets.engagement.lakes import EMAIL_EVENT
+from lake_assets.engagement.tables import DEAD_LETTER, LakeTables, check_fields
 from lake_assets.errors import ConfigurationError
 
 APP_ID = "mail.ingestion.dead_letter"

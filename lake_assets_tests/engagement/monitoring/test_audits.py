@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lake_assets.engagement.monitoring.audits import unnotified
+from lake_assets.engagement.monitoring import unnotified
 
 
 @given(st.integers(0, 9), st.sets(st.integers(1, 9)), st.lists(st.integers(1, 9)), st.integers(1, 9))

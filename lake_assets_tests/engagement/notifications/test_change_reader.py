@@ -5,8 +5,8 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lake_assets.engagement.model.idempotent import mark, parse_mark
-from lake_assets.engagement.notifications.change_reader import notified_through
+from lake_assets.engagement.delta_log import mark, parse_mark
+from lake_assets.engagement.notifications import notified_through
 
 WRITERS = ("mail.ingestion.data", "mail.mutation.data")
 OTHER_MARKS = st.sampled_from([None, "", "by hand", "note:x", "mail.ingestion.notification:1"])

@@ -6,8 +6,8 @@ from datetime import UTC, datetime
 
 import pytest
 
-from lake_assets.engagement.model.delta_log import Commit
-from lake_assets.engagement.notifications.notify import Counts, check_totals
+from lake_assets.engagement.delta_log import Commit
+from lake_assets.engagement.notifications import Counts, check_totals
 from lake_assets.errors import StreamError
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)

@@ -8,8 +8,7 @@ from datetime import datetime, timedelta
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lake_assets.engagement.requests.aliases import Alias, aliases, changed_aliases
-from lake_assets.engagement.requests.identity import MutationRequest, in_order
+from lake_assets.engagement.requests import Alias, MutationRequest, aliases, changed_aliases, in_order
 from lake_assets_tests.engagement.oracle import replay
 from lake_assets_tests.engagement.requests.test_identity import HOURS, IDS, START, chain, histories
 

@@ -13,9 +13,7 @@ from datetime import datetime
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lake_assets.engagement.requests.aliases import changed_aliases
-from lake_assets.engagement.requests.identity import MutationRequest, in_order
-from lake_assets.engagement.requests.pending import applicable
+from lake_assets.engagement.requests import MutationRequest, applicable, changed_aliases, in_order
 from lake_assets_tests.engagement.requests.test_aliases import MINUTES, holding, since
 from lake_assets_tests.engagement.requests.test_identity import HOURS, IDS, START, histories, request
 

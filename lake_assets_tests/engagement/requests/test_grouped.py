@@ -18,16 +18,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pyspark.sql import functions as F
 
-from lake_assets.engagement.erasure.registry import erased_by_org
-from lake_assets.engagement.model.checkpoint import Batch
-from lake_assets.engagement.model.kafka_topic import KafkaTopic
-from lake_assets.engagement.model.lakes import EMAIL_EVENT
-from lake_assets.engagement.model.messages import RETENTION_FORMAT
-from lake_assets.engagement.model.offsets import OffsetRange
-from lake_assets.engagement.model.table_schemas import MUTATION_REQUEST_COLUMNS
-from lake_assets.engagement.model.tables import open_tables
-from lake_assets.engagement.requests import grouped
-from lake_assets.engagement.requests.grouped import (
+from lake_assets.engagement import grouped
+from lake_assets.engagement.batch import BatchMessages
+from lake_assets.engagement.checkpoint import Batch, OffsetRange
+from lake_assets.engagement.erasure import erased_by_org
+from lake_assets.engagement.grouped import (
     RECORD_PLACE,
     aliases_by_org,
     attempt_by_org,
@@ -37,9 +32,11 @@ from lake_assets.engagement.requests.grouped import (
     place_records_by_org,
     with_part,
 )
-from lake_assets.engagement.streams.batch_messages import BatchMessages
-from lake_assets.engagement.streams.redaction import redact_letters
-from lake_assets.engagement.streams.retention_limits import RetentionLimits
+from lake_assets.engagement.lakes import EMAIL_EVENT
+from lake_assets.engagement.messages import RETENTION_FORMAT
+from lake_assets.engagement.retention import RetentionLimits, redact_letters
+from lake_assets.engagement.tables import MUTATION_REQUEST_COLUMNS, open_tables
+from lake_assets.engagement.topics import KafkaTopic
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

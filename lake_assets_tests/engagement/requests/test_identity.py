@@ -9,8 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lake_assets.engagement.requests.aliases import aliases
-from lake_assets.engagement.requests.identity import OPS, MutationRequest, Op
+from lake_assets.engagement.requests import OPS, MutationRequest, Op, aliases
 from lake_assets.errors import UsageError
 from lake_assets_tests.engagement.oracle import replay
 

@@ -8,8 +8,7 @@ from datetime import datetime, timedelta
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lake_assets.engagement.requests.identity import MutationRequest
-from lake_assets.engagement.requests.pending import applicable, status_after_attempt
+from lake_assets.engagement.requests import MutationRequest, applicable, status_after_attempt
 from lake_assets_tests.engagement.requests.test_aliases import since
 from lake_assets_tests.engagement.requests.test_identity import HOURS, IDS, START, chain, histories
 

@@ -7,9 +7,7 @@ from dataclasses import replace
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lake_assets.engagement.requests.identity import MutationRequest, Record
-from lake_assets.engagement.requests.pending import applicable
-from lake_assets.engagement.requests.record_placement import PlacedRecord, place_records
+from lake_assets.engagement.requests import MutationRequest, PlacedRecord, Record, applicable, place_records
 from lake_assets_tests.engagement.oracle import replay
 from lake_assets_tests.engagement.requests.test_identity import (
     DAY,

@@ -9,8 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lake_assets.engagement.requests.identity import MutationRequest
-from lake_assets.engagement.requests.retention_rules import RetentionRequest, cut_off, erased_ids, least_id_of_person
+from lake_assets.engagement.requests import MutationRequest, RetentionRequest, cut_off, erased_ids, least_id_of_person
 from lake_assets.errors import UsageError
 from lake_assets_tests.engagement.requests.test_identity import IDS, START, chain, histories
 

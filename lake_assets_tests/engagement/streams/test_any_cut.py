@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from lake_assets.engagement.requests.identity import MutationRequest
+from lake_assets.engagement.requests import MutationRequest
 from lake_assets_tests.engagement.requests.test_aliases import since
 from lake_assets_tests.engagement.scenario import ORGS, START, Traffic, email
 

@@ -11,12 +11,11 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
-from lake_assets.engagement.model.checkpoint import Batch
-from lake_assets.engagement.model.idempotent import commit_properties
-from lake_assets.engagement.model.lake import EngagementLake
-from lake_assets.engagement.model.offsets import TopicState
-from lake_assets.engagement.model.tables import LakeTables
-from lake_assets.engagement.streams.batch import BatchReport, Stream, run_batch
+from lake_assets.engagement.batch import BatchReport, Stream, run_batch
+from lake_assets.engagement.checkpoint import Batch, TopicState
+from lake_assets.engagement.delta_log import commit_properties
+from lake_assets.engagement.lake import EngagementLake
+from lake_assets.engagement.tables import LakeTables
 from lake_assets.errors import LockLost, StreamError
 
 LAKE = EngagementLake("mail", {"subject": "string"}, max_records=5)

@@ -21,8 +21,8 @@ import pytest
 import yaml
 
 from lake_assets.base.failpoints import EXIT_CODE
-from lake_assets.engagement.model.lake import STREAMS, StreamName
-from lake_assets.engagement.streams.turn import TurnReport
+from lake_assets.engagement.lake import STREAMS, StreamName
+from lake_assets.engagement.turn import TurnReport
 from lake_assets_tests.conftest import QUICK_JVM
 from lake_assets_tests.engagement.scenario import Traffic, coordinated_turn
 

@@ -11,12 +11,12 @@ from urllib.parse import urlsplit
 import pytest
 from confluent_kafka import TopicPartition
 
-from lake_assets.engagement.maintenance.maintain import TABLES
-from lake_assets.engagement.model.delta_log import open_table
-from lake_assets.engagement.model.lakes import EMAIL_EVENT, MEETING_EVENT
-from lake_assets.engagement.model.table_schemas import CHECKPOINT, DEAD_LETTER, ENGAGEMENT, NOTIFICATION
-from lake_assets.engagement.streams.batch import run_batch
-from lake_assets.engagement.streams.dead_letters import dead_letters, send_again
+from lake_assets.engagement.batch import run_batch
+from lake_assets.engagement.dead_letters import dead_letters, send_again
+from lake_assets.engagement.delta_log import open_table
+from lake_assets.engagement.lakes import EMAIL_EVENT, MEETING_EVENT
+from lake_assets.engagement.maintenance import TABLES
+from lake_assets.engagement.tables import CHECKPOINT, DEAD_LETTER, ENGAGEMENT, NOTIFICATION
 from lake_assets.errors import MessagesLost, StreamError
 from lake_assets_tests.engagement.scenario import ORGS, Alone, Traffic, email
 

@@ -13,10 +13,10 @@ from confluent_kafka import KafkaException, TopicPartition
 from confluent_kafka.admin import NewTopic
 
 from lake_assets.coordination import zookeeper_client
-from lake_assets.engagement.model.lake import STREAMS
-from lake_assets.engagement.model.table_schemas import DEAD_LETTER, ENGAGEMENT
-from lake_assets.engagement.monitoring.status import stream_status
-from lake_assets.engagement.streams.accept import Accepted, accept, lost_messages
+from lake_assets.engagement.dead_letters import Accepted, accept, lost_messages
+from lake_assets.engagement.lake import STREAMS
+from lake_assets.engagement.monitoring import stream_status
+from lake_assets.engagement.tables import DEAD_LETTER, ENGAGEMENT
 from lake_assets.errors import MessagesLost
 from lake_assets_tests.engagement.scenario import (
     PARTITIONS,

@@ -10,17 +10,17 @@ from typing import TYPE_CHECKING, Any
 import pandas as pd
 import pytest
 
-from lake_assets.engagement.model.lakes import EMAIL_EVENT, MEETING_EVENT
-from lake_assets.engagement.model.messages import (
+from lake_assets.engagement.lakes import EMAIL_EVENT, MEETING_EVENT
+from lake_assets.engagement.messages import (
     RETENTION_FORMAT,
     TIMES,
     Format,
     ingestion_format,
     mutation_format,
     retention_format,
+    validate_messages,
 )
-from lake_assets.engagement.requests.retention_rules import TTL_DAYS
-from lake_assets.engagement.streams.message_validation import validate_messages
+from lake_assets.engagement.requests import TTL_DAYS
 
 if TYPE_CHECKING:
     from pyspark.sql import Row, SparkSession

@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from lake_assets.engagement.model.table_schemas import MUTATION_REQUEST
-from lake_assets.engagement.notifications.notify import Counts, total_counts
-from lake_assets.engagement.streams.batch import run_batch
+from lake_assets.engagement.batch import run_batch
+from lake_assets.engagement.notifications import Counts, total_counts
+from lake_assets.engagement.tables import MUTATION_REQUEST
 from lake_assets_tests.engagement.scenario import Alone, Traffic
 
 if TYPE_CHECKING:

@@ -10,17 +10,16 @@ import pyarrow as pa
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lake_assets.engagement.deduplication.days import MAX_RANGES
-from lake_assets.engagement.model.delta_log import open_table
-from lake_assets.engagement.model.table_schemas import ENGAGEMENT
-from lake_assets.engagement.model.tables import LakeTables
-from lake_assets.engagement.streams.pruning import (
+from lake_assets.engagement.delta_log import open_table
+from lake_assets.engagement.pruning import (
+    MAX_RANGES,
     DateSpan,
     MergeScope,
     merge_scope,
     spans_of_dates,
     spans_of_days,
 )
+from lake_assets.engagement.tables import ENGAGEMENT, LakeTables
 from lake_assets_tests.engagement.prepared import create_tables
 from lake_assets_tests.engagement.scenario import lake_of
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from lake_assets.engagement.model.table_schemas import DEAD_LETTER, ENGAGEMENT, MUTATION_REQUEST, NOTIFICATION, REPLACED
+from lake_assets.engagement.tables import DEAD_LETTER, ENGAGEMENT, MUTATION_REQUEST, NOTIFICATION, REPLACED
 from lake_assets_tests.engagement.scenario import START, Traffic, email
 
 if TYPE_CHECKING:

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from lake_assets.engagement.erasure.certificate import certify
-from lake_assets.engagement.model.table_schemas import DEAD_LETTER, ENGAGEMENT, ERASED, MUTATION_REQUEST, REPLACED
+from lake_assets.engagement.erasure import certify
+from lake_assets.engagement.tables import DEAD_LETTER, ENGAGEMENT, ERASED, MUTATION_REQUEST, REPLACED
 from lake_assets_tests.engagement.scenario import START, Traffic, email
 
 if TYPE_CHECKING:

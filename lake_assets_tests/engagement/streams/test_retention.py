@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from lake_assets.engagement.model.checkpoint import Batch
-from lake_assets.engagement.model.table_schemas import ENGAGEMENT, MUTATION_REQUEST, NOTIFICATION
-from lake_assets.engagement.monitoring.reconciliation import Reconciliation, reconcile
-from lake_assets.engagement.streams.batch import run_batch
+from lake_assets.engagement.batch import run_batch
+from lake_assets.engagement.checkpoint import Batch
+from lake_assets.engagement.monitoring import Reconciliation, reconcile
+from lake_assets.engagement.tables import ENGAGEMENT, MUTATION_REQUEST, NOTIFICATION
 from lake_assets.errors import UsageError
 from lake_assets_tests.engagement.scenario import START, Alone, Traffic, email
 

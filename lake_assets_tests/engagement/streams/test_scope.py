@@ -12,11 +12,11 @@ from uuid import uuid4
 
 import pytest
 
-from lake_assets.engagement.model.lake import EngagementLake
-from lake_assets.engagement.model.table_schemas import DEAD_LETTER, ENGAGEMENT, MUTATION_REQUEST
-from lake_assets.engagement.monitoring.id_graph import component, components
-from lake_assets.engagement.monitoring.reconciliation import reconcile
-from lake_assets.engagement.streams.batch import run_batch
+from lake_assets.engagement.batch import run_batch
+from lake_assets.engagement.id_graph import component, components
+from lake_assets.engagement.lake import EngagementLake
+from lake_assets.engagement.monitoring import reconcile
+from lake_assets.engagement.tables import DEAD_LETTER, ENGAGEMENT, MUTATION_REQUEST
 from lake_assets.errors import UsageError
 from lake_assets_tests.engagement.scenario import START, Alone, Traffic, email
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from lake_assets.engagement.model.table_schemas import MUTATION_REQUEST
+from lake_assets.engagement.tables import MUTATION_REQUEST
 from lake_assets_tests.engagement.scenario import START, Traffic
 
 if TYPE_CHECKING:

@@ -17,14 +17,14 @@ from typer.testing import CliRunner
 from lake_assets.base.failpoints import TURN_GIVEN
 from lake_assets.cli.engagement import engagement
 from lake_assets.coordination import zookeeper_client
-from lake_assets.engagement.maintenance.reclaim import reclaim
-from lake_assets.engagement.model.lake import STREAMS, StreamName
-from lake_assets.engagement.model.table_schemas import ENGAGEMENT, MUTATION_REQUEST
-from lake_assets.engagement.model.turn_order import coordinator_of
-from lake_assets.engagement.notifications.change_reader import BatchEffect
-from lake_assets.engagement.requests.identity import Op
-from lake_assets.engagement.streams.batch import run_batch
-from lake_assets.engagement.streams.turn import TurnReport, coordinator, take_due_turns, take_turn
+from lake_assets.engagement.batch import run_batch
+from lake_assets.engagement.lake import STREAMS, StreamName
+from lake_assets.engagement.maintenance import reclaim
+from lake_assets.engagement.notifications import BatchEffect
+from lake_assets.engagement.requests import Op
+from lake_assets.engagement.tables import ENGAGEMENT, MUTATION_REQUEST
+from lake_assets.engagement.turn import TurnReport, coordinator, take_due_turns, take_turn
+from lake_assets.engagement.turn_order import coordinator_of
 from lake_assets.errors import CoordinationError, LockLost, LockNotFree, TurnRefused
 from lake_assets.pages.terminal.engagement import reclaimed
 from lake_assets.settings import Settings, settings

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lake_assets.base.hours import hour_of
-from lake_assets.engagement.model.kafka_topic import KafkaTopic
+from lake_assets.engagement.topics import KafkaTopic
 from lake_assets.incremental.engine.iceberg import complete_through, create_raw, load
 from lake_assets.landing.cutover import Policy
 from lake_assets.landing.landing_service import LandingService

@@ -12,7 +12,7 @@ from confluent_kafka import Producer
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from lake_assets.engagement.model.kafka_topic import KafkaTopic
+from lake_assets.engagement.topics import KafkaTopic
 from lake_assets.errors import ServiceError
 from lake_assets.landing.cutover import Policy, cut
 from lake_assets.landing.kafka import HeartbeatSender, Place, Reader, ends_of, partitions

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewPartitions
 
-from lake_assets.engagement.model.kafka_topic import KafkaTopic
+from lake_assets.engagement.topics import KafkaTopic
 from lake_assets.landing.accept import accept
 from lake_assets.landing.cutover import Policy
 from lake_assets.landing.kafka import existing_partitions

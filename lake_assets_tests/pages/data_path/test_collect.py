@@ -14,12 +14,10 @@ from pyiceberg.catalog import Catalog
 
 from examples import flights
 from lake_assets.base.hours import hour_key
-from lake_assets.engagement.model.checkpoint import Batch, Checkpoint
-from lake_assets.engagement.model.kafka_topic import KafkaTopic
-from lake_assets.engagement.model.lakes import EMAIL_EVENT, metrics_locations
-from lake_assets.engagement.model.offsets import OffsetRange
-from lake_assets.engagement.model.table_schemas import ENGAGEMENT, ENGAGEMENT_METRICS
-from lake_assets.engagement.model.tables import open_tables
+from lake_assets.engagement.checkpoint import Batch, Checkpoint, OffsetRange
+from lake_assets.engagement.lakes import EMAIL_EVENT, metrics_locations
+from lake_assets.engagement.tables import ENGAGEMENT, ENGAGEMENT_METRICS, open_tables
+from lake_assets.engagement.topics import KafkaTopic
 from lake_assets.errors import FilesDiffer
 from lake_assets.incremental.engine.engine import Engine
 from lake_assets.incremental.operations.overview import overview

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING
 import pytest
 
 from lake_assets.connections.spark import open_spark
-from lake_assets.engagement.model.checkpoint import Checkpoint
-from lake_assets.engagement.model.lake import STREAMS, StreamName
-from lake_assets.engagement.model.table_schemas import DEAD_LETTER, ENGAGEMENT, NOTIFICATION
-from lake_assets.engagement.streams.turn import TurnReport
+from lake_assets.engagement.checkpoint import Checkpoint
+from lake_assets.engagement.lake import STREAMS, StreamName
+from lake_assets.engagement.tables import DEAD_LETTER, ENGAGEMENT, NOTIFICATION
+from lake_assets.engagement.turn import TurnReport
 from lake_assets.services.servers import zookeeper as zookeeper_service
 from lake_assets.services.service import free_port, running
 from lake_assets_tests.conftest import spark_running

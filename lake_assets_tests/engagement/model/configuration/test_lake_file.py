@@ -7,10 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from lake_assets.engagement.model.configuration.lake_file import KEYS, read_lake, shipped_names
-from lake_assets.engagement.model.configuration.metric_groups import EMAILS_AND_CALLS, MetricGroup
-from lake_assets.engagement.model.lake import EngagementLake
-from lake_assets.engagement.model.lakes import LAKES
+from lake_assets.engagement.lake import EMAILS_AND_CALLS, EngagementLake, MetricGroup
+from lake_assets.engagement.lakes import KEYS, LAKES, read_lake, shipped_names
 from lake_assets.errors import ConfigurationError
 from lake_assets.settings import PROJECT
 

@@ -16,9 +16,8 @@ from typer.testing import CliRunner
 
 from lake_assets.cli.main import app
 from lake_assets.demo.engagement_simulator import Simulation, generate, org_names
-from lake_assets.engagement.model.configuration.lake_file import read_lake
-from lake_assets.engagement.model.table_schemas import ENGAGEMENT
-from lake_assets.engagement.model.tables import open_tables
+from lake_assets.engagement.lakes import read_lake
+from lake_assets.engagement.tables import ENGAGEMENT, open_tables
 from lake_assets.settings import PROJECT, settings
 from lake_assets_tests.engagement.oracle import truth
 

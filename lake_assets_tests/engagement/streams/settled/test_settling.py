@@ -13,18 +13,16 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from lake_assets.engagement.model.checkpoint import Checkpoint
-from lake_assets.engagement.model.table_schemas import (
+from lake_assets.engagement.batch import run_batch
+from lake_assets.engagement.checkpoint import Checkpoint
+from lake_assets.engagement.settled import former, prune_log, settled_requests
+from lake_assets.engagement.tables import (
     ENGAGEMENT,
     MUTATION_REQUEST,
     SETTLED_REQUEST,
     create_statement,
     spark_tables,
 )
-from lake_assets.engagement.streams.batch import run_batch
-from lake_assets.engagement.streams.late_arrivals import former
-from lake_assets.engagement.streams.settled.settled_requests import settled_requests
-from lake_assets.engagement.streams.settled.settling import prune_log
 from lake_assets.errors import LockLost
 from lake_assets_tests.engagement.dagster.test_assets import Losing
 from lake_assets_tests.engagement.scenario import Alone, Traffic, Values, email

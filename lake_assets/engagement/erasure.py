@@ -1,0 +1,428 @@
+"""Erasure from a lake: who was erased, which texts mention an id, and the certificate.
+
+The table `erasure` stores keyed hashes, no ids. This process compares ids with it, so no plan or log of Spark contains
+the key. The intent of a batch fixes the version of the table, so a record that is checked again gets the same result.
+
+An id belongs to an org: rows, messages and files of other orgs are not searched. The certificate also lists the topics
+that still have messages with the id.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from functools import partial
+from typing import TYPE_CHECKING, Any
+from urllib.parse import unquote
+
+import networkx as nx
+import pyarrow as pa
+import pyarrow.compute as pc
+from deltalake import DeltaTable
+
+from lake_assets.base.id_matcher import IdMatcher
+from lake_assets.engagement.checkpoint import Batch
+from lake_assets.engagement.delta_log import open_table, read_rows
+from lake_assets.engagement.lake import STREAMS, EngagementLake
+from lake_assets.engagement.tables import ENGAGEMENT, ERASED, ERASURE, SENT_WHO_ID, LakeTables
+from lake_assets.engagement.topics import KafkaTopic, RetainedMessages, retained_messages
+from lake_assets.incremental.engine.retention import list_files, read_bytes
+from lake_assets.incremental.erasure.certificate import (
+    Certificate,
+    FileFacts,
+    FileSource,
+    Kind,
+    ProgressCallback,
+    Reference,
+    matcher_for,
+    search_sources,
+)
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame, SparkSession
+
+MatchersByOrg = Mapping[str, Sequence[IdMatcher]]
+"""Org → matchers of the ids to look for."""
+
+_ORG = "org_id"
+
+
+def matchers_by_org(ids: Iterable[tuple[str, str]]) -> MatchersByOrg:
+    """Return matchers for (org, id) pairs."""
+    found: defaultdict[str, list[IdMatcher]] = defaultdict(list)
+    for org, who_id in ids:
+        found[org].append(IdMatcher(who_id))
+    return dict(found)
+
+
+def mentions(text: str | None, wanted: MatchersByOrg) -> bool:
+    """Return whether a text contains one of the ids as a word, in any JSON spelling, and is not of another org."""
+    if text is None:
+        return False
+    decoded = _decode(text)
+    for org, matchers in wanted.items():
+        if decoded.may_be_of(org) and any(matcher.in_text(decoded.text) for matcher in matchers):
+            return True
+    return False
+
+
+def decoded_text(text: str | None, org: str | None = None) -> str | None:
+    """Return a JSON text without escapes; a text that is no JSON is returned as it is.
+
+    Args:
+        org: Return None if the text is of another org; None for any org.
+    """
+    if text is None:
+        return None
+    decoded = _decode(text)
+    if org is not None and not decoded.may_be_of(org):
+        return None
+    return decoded.text
+
+
+@dataclass(frozen=True)
+class _Decoded:
+    """A text without JSON escapes, and the orgs that it names."""
+
+    text: str
+    orgs: frozenset[str] = frozenset()
+
+    def may_be_of(self, org: str) -> bool:
+        """Return whether the text may be of an org. A text without an org, or with a blank one, may be of any."""
+        return not self.orgs or org in self.orgs
+
+
+def _decode(text: str) -> _Decoded:
+    """Decode a JSON text. Numbers keep their spelling, as in Spark. If an object repeats a name, both values count."""
+    try:
+        value = json.loads(text, object_pairs_hook=tuple, parse_int=str, parse_float=str)
+        unescaped = json.dumps(value, ensure_ascii=False)
+    except (ValueError, RecursionError):
+        return _Decoded(text)
+    pairs = value if isinstance(value, tuple) else ()
+    orgs = set()
+    for name, org in pairs:
+        if name == _ORG and org is not None:
+            orgs.add(_as_text(org))
+    named = frozenset(org for org in orgs if org.strip())
+    encodable = unescaped.encode(errors="replace").decode()  # a lone surrogate cannot be encoded
+    return _Decoded(encodable, named)
+
+
+def _as_text(value: Any) -> str:
+    return value if isinstance(value, str) else json.dumps(value)
+
+
+HASHED_SUBJECT = "who"
+"""Name of the ids' subject in the keyed hash."""
+
+_ERASED_UNTIL = pa.schema(
+    [
+        ("org_id", pa.string()),
+        ("who_id", pa.string()),
+        ("until", pa.timestamp("us", "UTC")),
+    ]
+)
+
+HashedId = tuple[str, str]
+"""(org, hash of an id)"""
+
+ErasedUntil = Mapping[tuple[str, str], datetime]
+"""(org, id or its hash) → time until which its records are erased, inclusive."""
+
+
+@dataclass(frozen=True)
+class ErasureRegistry:
+    """Recognizes erased persons in the batches of a lake."""
+
+    tables: LakeTables
+    spark: SparkSession
+
+    def reject_erased(
+        self, messages: DataFrame, people: Mapping[str, str], batch: Batch, *, include_valid: bool = True
+    ) -> DataFrame:
+        """Mark the messages that name an erased person as invalid.
+
+        Nothing is computed while nobody was erased.
+
+        Args:
+            messages: As `validate_messages` returns them.
+            people: SQL of the id of a person → column with the time of the record. A record without a time is
+                treated as sent before the erasure.
+            include_valid: Whether to check valid messages, too.
+
+        Returns:
+            The same messages; where they name an erased person, reason is `ERASED` and message is null.
+        """
+        from pyspark.sql import functions as F
+
+        erased = self._erased_in(messages, people, batch, include_valid=include_valid)
+        if not erased:
+            return messages
+        is_checked = F.lit(True) if include_valid else F.col("reason").isNotNull()
+        names_erased = F.lit(False)
+        for who_column, time_column in people.items():
+            names_erased |= F.coalesce(_sent_before_erasure(who_column, time_column), F.lit(False))
+        is_erased = is_checked & names_erased
+        by_org = erased_by_org(self.spark.createDataFrame(_erased_table(erased)))
+        joined = messages.join(F.broadcast(by_org), F.expr("org_id = of_org"), "left")
+        marked = joined.withColumns(
+            {
+                "reason": F.when(is_erased, ERASED).otherwise(F.col("reason")),
+                "message": F.when(~is_erased, F.col("message")),
+            }
+        )
+        return marked.select(*messages.columns)
+
+    def _erased_in(
+        self, messages: DataFrame, people: Mapping[str, str], batch: Batch, *, include_valid: bool
+    ) -> ErasedUntil:
+        """Return the erased ids that messages name."""
+        if not people:
+            return {}
+        erased = self.erased_hashes(batch.reads[ERASURE])
+        if not erased:
+            return {}
+        checked = messages if include_valid else messages.where("reason is not null")
+        return self._named(checked, people, erased)
+
+    def erased_hashes(self, version: int) -> ErasedUntil:
+        """Return the hashes of all erased ids at a version of the table.
+
+        Raises:
+            ConfigurationError: They were hashed with another key.
+        """
+        rows = self._rows(version)
+        self.tables.keyed.check(self.tables.location(ERASURE), (row["key_id"] for row in rows))
+        until: dict[tuple[str, str], datetime] = {}
+        for row in sorted(rows, key=lambda row: row["erased_until"]):
+            until[row["org_id"], row["id_hash"]] = row["erased_until"]
+        return until
+
+    def by_person(self, version: int, ids: Iterable[tuple[str, str]]) -> dict[HashedId, list[str]]:
+        """Group those of some ids that were erased at a version of the table by person.
+
+        Ids belong to one person if erasures, also successive ones, treated them so.
+
+        Args:
+            ids: (org, id) pairs.
+
+        Returns:
+            (org, hash of the person) → ids, in the order given.
+        """
+        person_of = self._person_of_hash(version)
+        found: dict[HashedId, list[str]] = {}
+        for org, who_id in ids:
+            person = person_of.get((org, self.hash(org, who_id)))
+            if person is not None:
+                found.setdefault(person, []).append(who_id)
+        return found
+
+    def hash(self, org: str, who_id: str) -> str:
+        """Return the keyed hash of an id of an org."""
+        return self.tables.keyed.of(HASHED_SUBJECT, org, who_id)
+
+    def _person_of_hash(self, version: int) -> dict[HashedId, HashedId]:
+        same_person: nx.Graph[HashedId] = nx.Graph()
+        for row in self._rows(version):
+            id_hash = (row["org_id"], row["id_hash"])
+            person_hash = (row["org_id"], row["person_hash"])
+            same_person.add_edge(id_hash, person_hash)
+        person_of: dict[HashedId, HashedId] = {}
+        for hashes in nx.connected_components(same_person):
+            person_of.update(dict.fromkeys(hashes, min(hashes)))
+        return person_of
+
+    def _rows(self, version: int) -> list[dict[str, Any]]:
+        table = open_table(self.tables.location(ERASURE), version)
+        rows: list[dict[str, Any]] = read_rows(table).to_pylist()
+        return rows
+
+    def _named(self, messages: DataFrame, people: Iterable[str], erased: ErasedUntil) -> ErasedUntil:
+        """Return the erased ids that the people columns of messages contain."""
+        from pyspark.sql import functions as F
+
+        orgs = sorted({org for org, _ in erased})
+        of_orgs = messages.where(F.col("org_id").isin(orgs))
+        who_ids = F.array_compact(F.array(*map(F.expr, people)))
+        ids = of_orgs.select("org_id", F.explode(who_ids).alias("who_id")).distinct()
+        found: dict[tuple[str, str], datetime] = {}
+        for row in ids.toArrow().to_pylist():
+            org, who_id = row["org_id"], row["who_id"]
+            until = erased.get((org, self.hash(org, who_id)))
+            if until is not None:
+                found[org, who_id] = until
+        return dict(sorted(found.items()))
+
+
+def erased_by_org(people: DataFrame) -> DataFrame:
+    """Return one row for each org: of_org string, erased map of id → time until which it is erased, inclusive.
+
+    Args:
+        people: org_id string, who_id string, until timestamp.
+    """
+    from pyspark.sql import functions as F
+
+    entries = F.collect_list(F.struct("who_id", "until"))
+    by_org = people.groupBy(F.col("org_id").alias("of_org"))
+    return by_org.agg(F.map_from_entries(entries).alias("erased"))
+
+
+def _erased_table(erased: ErasedUntil) -> pa.Table:
+    rows = [{"org_id": org, "who_id": who_id, "until": until} for (org, who_id), until in erased.items()]
+    return pa.Table.from_pylist(rows, schema=_ERASED_UNTIL)
+
+
+def _sent_before_erasure(who_column: str, time_column: str) -> Column:
+    """Return whether a column names an erased person, and a time is not after the erasure; null for nobody."""
+    from pyspark.sql import functions as F
+
+    until = F.try_element_at("erased", F.expr(who_column))
+    sent_at = F.col(time_column)
+    return until.isNotNull() & (sent_at.isNull() | (sent_at <= until))
+
+
+ORG_FOLDER = "org_id="
+NO_ORG = "__HIVE_DEFAULT_PARTITION__"
+
+MESSAGE = "message"
+ID_COLUMNS = ("who_id", SENT_WHO_ID, "old_id", "new_id", "record_who_id")
+
+JSON_COLUMNS = (MESSAGE, "insert_record")
+"""Columns of JSON text. They are searched without escapes. A record belongs to the org of its request."""
+
+
+@dataclass(frozen=True)
+class LakeCertificate(Certificate):
+    """Where an id of an org is under the folder of the lakes.
+
+    Attributes:
+        kafka: The topics that still have messages with the id.
+    """
+
+    kafka: tuple[RetainedMessages, ...] = ()
+
+
+def certify(
+    root: str,
+    lakes: Iterable[EngagementLake],
+    org: str,
+    value: str,
+    servers: str,
+    *,
+    progress: ProgressCallback = lambda done, size: None,
+) -> LakeCertificate:
+    """Search every file of the lakes, and the topics of the lakes that exist, for an id of an org.
+
+    Args:
+        root: Address of the folder of all lakes.
+        lakes: Whose topics are searched.
+        org: The org that the id belongs to.
+        value: The id.
+        servers: Addresses of Kafka.
+        progress: Called after each file.
+
+    Raises:
+        ServiceError: Kafka does not answer.
+        UsageError: The id is empty.
+    """
+    matcher = matcher_for(value, name="who_id", columns=ID_COLUMNS)
+    found = search_sources([LakeFiles(root, org)], matcher, subject=f"org {org}", progress=progress)
+    mentions_id = partial(_mentions_id, ids=matchers_by_org([(org, value)]))
+    messages = []
+    for lake in lakes:
+        if DeltaTable.is_deltatable(f"{root}/{lake.name}/{ENGAGEMENT}"):
+            topics = [KafkaTopic(servers, lake.topic(stream)) for stream in STREAMS]
+            messages += [retained_messages(topic, mentions_id) for topic in topics]
+    return LakeCertificate(
+        subject=found.subject,
+        files=found.files,
+        bytes=found.bytes,
+        findings=found.findings,
+        undecoded=found.undecoded,
+        kafka=tuple(each for each in messages if each),
+    )
+
+
+def _mentions_id(message: bytes, *, ids: MatchersByOrg) -> bool:
+    return mentions(message.decode(errors="replace"), ids)
+
+
+class LakeFiles(FileSource):
+    """The files under the folder of all lakes that may mention an org: `<lake>/<table>/...`."""
+
+    def __init__(self, location: str, org: str) -> None:
+        super().__init__(location)
+        self.org = org
+        self.row_filter = partial(_rows_of_org, org=org)
+
+    def includes(self, path: str) -> bool:
+        """Return whether a file is outside of the folders of other orgs."""
+        folders = [name for name in path.split("/") if name.startswith(ORG_FOLDER)]
+        orgs = [unquote(folder.removeprefix(ORG_FOLDER)) for folder in folders]
+        return all(org in (self.org, NO_ORG) for org in orgs)
+
+    def facts(self, path: str) -> FileFacts:
+        inside = self.parts(path)
+        lake_and_table = inside[:2]
+        kind = _kind(inside)
+        location = "/".join([self.location.rstrip("/"), *lake_and_table])
+        reference = self._reference(location, kind, inside[-1])
+        return FileFacts(".".join(lake_and_table), kind, reference)
+
+    def _reference(self, location: str, kind: Kind, name: str) -> Reference:
+        """Return what names a file of a table: its present version, a former version in its log, or nothing."""
+        if kind == "metadata":
+            return "history"
+        if kind == "other" or not DeltaTable.is_deltatable(location):
+            return "nothing"
+        if any(uri.endswith(f"/{name}") for uri in DeltaTable(location).file_uris()):
+            return "main"
+        return "history" if self._is_in_log(location, name) else "nothing"
+
+    def _is_in_log(self, location: str, name: str) -> bool:
+        for log in list_files(self.io, f"{location}/_delta_log"):
+            if log.path.endswith(".json") and name.encode() in read_bytes(self.io, log.location):
+                return True
+        return False
+
+
+def _rows_of_org(rows: pa.RecordBatch, *, org: str) -> pa.RecordBatch:
+    """Return the rows that belong to no other org, with JSON texts without escapes."""
+    fields = [field.with_type(_comparable(field.type)) for field in rows.schema]
+    rows = rows.cast(pa.schema(fields))
+    if "org_id" in rows.schema.names:
+        orgs = rows.column("org_id")
+        is_own = pc.fill_null(pc.equal(orgs, org), False)
+        rows = rows.filter(pc.or_kleene(pc.is_null(orgs), is_own))
+    for name in set(JSON_COLUMNS) & set(rows.schema.names):
+        only_org = org if name == MESSAGE else None
+        texts = [decoded_text(text, only_org) for text in rows.column(name).to_pylist()]
+        position = rows.schema.get_field_index(name)
+        rows = rows.set_column(position, name, pa.array(texts, pa.string()))
+    return rows
+
+
+def _comparable(kind: pa.DataType) -> pa.DataType:
+    """Return a type that can be compared and filtered: deltalake's merges leave string views."""
+    return pa.string() if pa.types.is_string_view(kind) else kind
+
+
+def _kind(inside: Sequence[str]) -> Kind:
+    """Return the kind of a file by the names that Delta gives; a file outside of any table is `other`.
+
+    Args:
+        inside: Lake, table, ..., and name of the file.
+    """
+    if len(inside) < 3:
+        return "other"
+    if "_delta_log" in inside:
+        return "metadata"
+    if "_change_data" in inside:
+        return "change feed"
+    if inside[-1].endswith(".parquet"):
+        return "data"
+    return "delete" if inside[-1].startswith("deletion_vector_") else "other"

@@ -1,0 +1,515 @@
+"""Requests to convert, merge, delete and erase ids, and what they come to. Pure; `grouped` applies them on Spark.
+
+Replay defines the right result: the requests in order of (executed_at, Kafka partition, offset), each acting on every
+row whose current id is its old_id. Following edges to their end gives other results, because it ignores time: after
+2→3 and then 1→2, the rows of 1 stay at 2. So requests are processed backwards: when a request is reached, the effect
+of all later requests is known.
+
+Time decides, not the batch that a row or a request comes in: a request acts on the rows that have its old_id when it
+is executed and that engaged until then; one with an engagement_date acts on those of that day (UTC) alone. Walked
+backwards in time, each request adds one span to its old_id: from the former request of that id to its own time. A day
+is a part of a span, so dated requests need nothing else.
+
+A pending request has the stored status `parked`. Each later batch tries it again.
+
+Replay defines the right result: a record is put in place after the rows of its request have moved, and later requests
+move it. The last record of an engagement is current.
+
+Cut-offs come from the time of the request, not from a clock. So a request removes the same rows whenever it is
+applied.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from datetime import date, datetime, time, timedelta
+from typing import TYPE_CHECKING, Literal, get_args
+
+from lake_assets.errors import UsageError
+
+if TYPE_CHECKING:
+    import networkx as nx
+
+Op = Literal["convert", "merge", "delete"]
+OPS: tuple[Op, ...] = get_args(Op)
+
+PERSON = "who_id"
+"""The column with the id of a person. Requests of earlier versions all name it, and erasures follow it alone."""
+
+
+@dataclass(frozen=True, slots=True)
+class DatedEnds:
+    """Where rows of one id end, if the day on which they engaged decides. days: those that differ from the others."""
+
+    others: str | None
+    days: Mapping[date, str | None]
+
+
+End = str | DatedEnds | None
+"""Where rows of one id end; None if they are deleted."""
+
+FinalIds = dict[str, End]
+"""Id → where its rows end. Ids that keep their rows are absent."""
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """An engagement that a request carries. It replaces the row of its engagement_id, or is inserted, under its ids.
+
+    Attributes:
+        day: UTC day on which it engaged; None if only requests without a date act on it.
+        ids: Further id column → its id.
+    """
+
+    engagement_id: str
+    who_id: str
+    day: date | None = None
+    ids: Mapping[str, str | None] = field(default_factory=dict)
+
+    def id_of(self, column: str) -> str | None:
+        return self.who_id if column == PERSON else self.ids.get(column)
+
+
+@dataclass(frozen=True, slots=True)
+class MutationRequest:
+    """A request to move all rows of old_id to new_id (convert, merge), or to delete them.
+
+    Attributes:
+        new_id: Has no meaning for a delete.
+        executed_at: When the sender executed the operation.
+        partition: Kafka partition of the message.
+        offset: Kafka offset of the message.
+        record: Put in place after the rows have moved, so this request does not move it.
+        engagement_date: UTC day; the request acts on rows of that day alone. None: on all.
+        column: The id column that it names.
+
+    Raises:
+        UsageError: The op is unknown, or a convert or merge has no new_id.
+    """
+
+    request_id: str
+    op: Op
+    old_id: str
+    new_id: str | None
+    executed_at: datetime
+    partition: int
+    offset: int
+    record: Record | None = None
+    engagement_date: date | None = None
+    column: str = PERSON
+
+    def __post_init__(self) -> None:
+        if self.op not in OPS:
+            raise UsageError(f"Request {self.request_id} asks for {self.op!r}.", remedy=f"Ask for one of {OPS}.")
+        if self.op != "delete" and self.new_id is None:
+            raise UsageError(f"Request {self.request_id}, a {self.op}, has no new_id.", remedy="Name the new_id.")
+
+    @property
+    def target(self) -> str | None:
+        """The id under which the request leaves the rows of old_id; None if it deletes them."""
+        return None if self.op == "delete" else self.new_id
+
+
+def in_order(requests: Iterable[MutationRequest]) -> list[MutationRequest]:
+    """Return the requests in the order of replay, each request id once."""
+    first: dict[str, MutationRequest] = {}
+    for request in sorted(requests, key=_position):
+        first.setdefault(request.request_id, request)
+    return list(first.values())
+
+
+def id_graph(requests: Iterable[MutationRequest]) -> nx.Graph[str]:
+    """Return the graph of the ids that requests name. An edge joins two ids between which rows move."""
+    import networkx as nx  # a fifth of a second, and few commands draw a graph
+
+    graph: nx.Graph[str] = nx.Graph()
+    for request in requests:
+        graph.add_node(request.old_id)
+        if request.target is not None:
+            graph.add_edge(request.old_id, request.target)
+    return graph
+
+
+def prepend(request: MutationRequest, final_ids: FinalIds) -> End:
+    """Add a request to the map of all later requests of its column, and return where rows of its old_id end then."""
+    target, day = request.target, request.engagement_date
+    final = None if target is None else final_ids.get(target, target)
+    if day is not None:
+        later = final_ids.get(request.old_id, request.old_id)
+        days = later.days if isinstance(later, DatedEnds) else {}
+        final = DatedEnds(of_day(later, None), {**days, day: of_day(final, day)})
+    final_ids[request.old_id] = final
+    return final
+
+
+def of_day(end: End, day: date | None) -> str | None:
+    """Return where rows of a day end; None for a day that no request names."""
+    if not isinstance(end, DatedEnds):
+        return end
+    return end.others if day is None else end.days.get(day, end.others)
+
+
+def _position(request: MutationRequest) -> tuple[datetime, int, int, str, str, str, str]:
+    """Return the sort key of replay. The parts after the offset matter only if two requests have the same offset."""
+    return (
+        request.executed_at,
+        request.partition,
+        request.offset,
+        request.request_id,
+        request.op,
+        request.old_id,
+        request.new_id or "",
+    )
+
+
+_DAY = timedelta(days=1)
+_TICK = timedelta(microseconds=1)
+
+_Piece = tuple[datetime, str | None]
+"""Rows that engaged after the piece before (all, for the first one) and until this time end at this id."""
+
+
+@dataclass(frozen=True, slots=True)
+class Alias:
+    """Rows of old_id with after < engaged_at <= until belong to new_id.
+
+    Attributes:
+        new_id: None if the rows are deleted.
+        after: Exclusive; None for no bound.
+        until: Inclusive.
+    """
+
+    old_id: str
+    new_id: str | None
+    after: datetime | None
+    until: datetime
+
+
+def aliases(requests: Iterable[MutationRequest]) -> list[Alias]:
+    """Return where requests of one org and column lead rows.
+
+    Args:
+        requests: Requests in any order.
+
+    Returns:
+        Aliases in order; those of one id do not overlap. A row without an alias keeps its id.
+    """
+    return changed_aliases((), requests, ())
+
+
+def changed_aliases(
+    applied: Iterable[MutationRequest], batch: Iterable[MutationRequest], arrived: Collection[str]
+) -> list[Alias]:
+    """Return where a batch leads rows of one org and column, by the ids that they were sent with.
+
+    All requests act on a row in order of time, in whatever batches they came. So a request may change the way of rows
+    that later requests have moved before.
+
+    Args:
+        applied: Requests of former batches, in any order.
+        batch: Requests that are applied only now.
+        arrived: Ids with new rows, on which no request has acted.
+
+    Returns:
+        Aliases in order; those of one id do not overlap. A row without an alias stays where it is.
+    """
+    applied_requests = in_order(applied)
+    before, after = _spans(applied_requests), _spans(in_order([*applied_requests, *batch]))
+    found: list[Alias] = []
+    for old_id in sorted(after):
+        former = iter([*_pieces(before.get(old_id, []))])
+        until, was = next(former, (None, old_id))
+        start: datetime | None = None
+        pieces = [*_pieces(after[old_id])]
+        ends = sorted({end for end, _ in pieces} | {end for end, _ in _pieces(before.get(old_id, []))})
+        now = iter(pieces)
+        next_end, new_id = next(now, (None, old_id))
+        for end in ends:
+            while until is not None and until < end:
+                until, was = next(former, (None, old_id))
+            while next_end is not None and next_end < end:
+                next_end, new_id = next(now, (None, old_id))
+            if new_id != was or (new_id != old_id and old_id in arrived):
+                found.append(Alias(old_id, new_id, start, end))
+            start = end
+    return found
+
+
+def _spans(ordered: list[MutationRequest]) -> dict[str, list[tuple[datetime, End]]]:
+    """Return id → its requests' times, the last one first, each with where rows end that meet it and all later ones."""
+    final_ids: FinalIds = {}
+    found: dict[str, list[tuple[datetime, End]]] = {}
+    for request in reversed(ordered):
+        found.setdefault(request.old_id, []).append((request.executed_at, prepend(request, final_ids)))
+    return found
+
+
+def _pieces(spans: list[tuple[datetime, End]]) -> Iterator[_Piece]:
+    """Yield the pieces of an id in order of time: its spans, cut where a day has an end of its own.
+
+    Of requests at the same instant, the first one decides; the others have an empty span.
+    """
+    start: datetime | None = None
+    for until, end in reversed(spans):
+        if until == start:
+            continue
+        for day in sorted(end.days) if isinstance(end, DatedEnds) else ():
+            before_day, last = _bounds(day, until)
+            last = min(last, until)
+            if (start is not None and last <= start) or before_day >= until:
+                continue
+            if start is None or before_day > start:
+                yield before_day, of_day(end, None)
+            yield last, of_day(end, day)
+            start = last
+        if start is None or start < until:
+            yield until, of_day(end, None)
+        start = until
+
+
+def _bounds(day: date, like: datetime) -> tuple[datetime, datetime]:
+    """Return the last instant before a day, and its last one, in the zone of another time."""
+    midnight = datetime.combine(day, time.min, like.tzinfo)
+    return midnight - _TICK, midnight + _DAY - _TICK
+
+
+Status = Literal["applied", "parked", "dead"]
+
+
+Engaged = tuple[str, datetime] | tuple[str, datetime, date | None]
+"""Id and engaged_at of a row, and the day on which it engaged if a request names a day."""
+
+
+def applicable(
+    requests: Iterable[MutationRequest],
+    present: Iterable[Engaged],
+    *,
+    applied: Iterable[MutationRequest] = (),
+    as_sent: Iterable[Engaged] = (),
+) -> set[str]:
+    """Return the ids of the requests of one org that find a row when they are replayed, or that carry a record.
+
+    A request finds rows that engaged until it was executed.
+
+    Args:
+        present: Rows by the ids that they have now.
+        applied: Requests of former batches.
+        as_sent: Rows by the ids that they were sent with. On their way they also meet applied requests, as in
+            `changed_aliases`.
+    """
+    tried = list(requests)
+    tried_ids = {request.request_id for request in tried}
+    present_rows = _Rows(present)
+    rows_as_sent = _Rows(as_sent)
+    found: set[str] = set()
+    for request in in_order([*applied, *tried]):
+        moves_rows_as_sent = rows_as_sent.move(request)
+        if request.request_id not in tried_ids:
+            continue
+        moves_present_rows = present_rows.move(request)
+        if moves_rows_as_sent or moves_present_rows or request.record is not None:
+            found.add(request.request_id)
+        if request.record is not None:
+            present_rows.put(request.record.id_of(request.column), request.record.day)
+    return found
+
+
+class _Rows:
+    """Rows while requests are replayed on them."""
+
+    def __init__(self, rows: Iterable[Engaged]) -> None:
+        self._unmoved: defaultdict[str, defaultdict[date | None, list[datetime]]]
+        """Id → day → engaged_at of its rows that no request has moved yet."""
+        self._unmoved = defaultdict(lambda: defaultdict(list))
+        for identity, engaged_at, *day in rows:
+            self._unmoved[identity][day[0] if day else None].append(engaged_at)
+        for days in self._unmoved.values():
+            for times in days.values():
+                times.sort(reverse=True)
+        self._moved_to: defaultdict[str, set[date | None]] = defaultdict(set)
+        """Present ids of the rows that requests have moved, and of records → their days. All requests to come are
+        later."""
+
+    def put(self, identity: str | None, day: date | None) -> None:
+        """Add the row of a record."""
+        if identity is not None:
+            self._moved_to[identity].add(day)
+
+    def move(self, request: MutationRequest) -> bool:
+        """Move the rows that a request finds, and return whether it finds any."""
+        wanted = request.engagement_date
+        unmoved: Mapping[date | None, list[datetime]] = self._unmoved.get(request.old_id, {})
+        moved = self._moved_to.get(request.old_id, set())
+        found = set[date | None]()
+        for day in {*unmoved, *moved} if wanted is None else {wanted}:
+            times = unmoved.get(day, [])
+            if day in moved:
+                found.add(day)
+            while times and times[-1] <= request.executed_at:
+                times.pop()
+                found.add(day)
+        moved -= found
+        if found and request.target is not None:
+            self._moved_to[request.target] |= found
+        return bool(found)
+
+
+def status_after_attempt(*, found: bool, attempts: int, max_attempts: int) -> Status:
+    """Return the status of a request after an attempt.
+
+    Args:
+        found: Whether the request found a row.
+        attempts: Number of attempts, this one included.
+    """
+    if found:
+        return "applied"
+    if attempts < max_attempts:
+        return "parked"
+    return "dead"
+
+
+@dataclass(frozen=True, slots=True)
+class PlacedRecord:
+    """The current record of an engagement.
+
+    Attributes:
+        request_id: The request that carries the record.
+        who_id: Final id of the record; None if it is deleted.
+        ids: Further id column → its final id.
+    """
+
+    engagement_id: str
+    request_id: str
+    who_id: str | None
+    ids: Mapping[str, str | None] = field(default_factory=dict)
+
+
+def place_records(requests: Iterable[MutationRequest]) -> list[PlacedRecord]:
+    """Return the current record of each engagement, sorted by engagement_id.
+
+    Args:
+        requests: Requests of one org, in any order.
+    """
+    final_ids: defaultdict[str, FinalIds] = defaultdict(dict)
+    found: dict[str, PlacedRecord] = {}
+    for request in reversed(in_order(requests)):
+        record = request.record
+        if record is not None and record.engagement_id not in found:
+            found[record.engagement_id] = _placed(request.request_id, record, final_ids)
+        prepend(request, final_ids[request.column])
+    return [found[engagement_id] for engagement_id in sorted(found)]
+
+
+def _placed(request_id: str, record: Record, final_ids: Mapping[str, FinalIds]) -> PlacedRecord:
+    """Return where a record ends. A request that deletes the id of any column deletes it."""
+    ends: dict[str, str | None] = {}
+    for column in (PERSON, *record.ids):
+        identity = record.id_of(column)
+        if identity is None:
+            ends[column] = None
+            continue
+        ends[column] = of_day(final_ids.get(column, {}).get(identity, identity), record.day)
+        if ends[column] is None:
+            return PlacedRecord(record.engagement_id, request_id, None)
+    return PlacedRecord(record.engagement_id, request_id, ends.pop(PERSON), ends)
+
+
+RetentionOp = Literal["ttl", "gdpr"]
+RETENTION_OPS: tuple[RetentionOp, ...] = get_args(RetentionOp)
+TTL_DAYS = (1, 36_500)
+"""Minimum and maximum number of days that an org may keep engagements, so that every cut-off is a valid date."""
+
+
+@dataclass(frozen=True, slots=True)
+class RetentionRequest:
+    """A request of an org to keep engagements for ttl_days (ttl), or to erase the person with who_id (gdpr).
+
+    Attributes:
+        requested_at: When the sender made the request.
+
+    Raises:
+        UsageError: The op is unknown, or its value is missing or out of range.
+    """
+
+    request_id: str
+    op: RetentionOp
+    ttl_days: int | None
+    who_id: str | None
+    requested_at: datetime
+
+    def __post_init__(self) -> None:
+        if self.op not in RETENTION_OPS:
+            raise UsageError(
+                f"Request {self.request_id} asks for {self.op!r}.",
+                remedy=f"Ask for one of {RETENTION_OPS}.",
+            )
+        if self.op == "ttl":
+            check_ttl_days(f"Request {self.request_id}", self.ttl_days)
+        if self.op == "gdpr" and self.who_id is None:
+            raise UsageError(f"Request {self.request_id}, a gdpr, has no who_id.", remedy="Name the who_id.")
+
+
+def check_ttl_days(who: str, days: int | None) -> None:
+    """Check that a number of days is within `TTL_DAYS`.
+
+    Args:
+        who: Subject of the error message.
+
+    Raises:
+        UsageError: It is None or out of range.
+    """
+    minimum, maximum = TTL_DAYS
+    if days is None or not minimum <= days <= maximum:
+        raise UsageError(f"{who} keeps {days} days.", remedy=f"Keep {minimum} to {maximum} days.")
+
+
+def cut_off(requests: Iterable[RetentionRequest]) -> datetime | None:
+    """Return the time, exclusive, before which engagements of an org are deleted; None without a ttl request."""
+    latest: datetime | None = None
+    for request in requests:
+        if request.op == "ttl" and request.ttl_days is not None:
+            oldest_kept = request.requested_at - timedelta(days=request.ttl_days)
+            latest = oldest_kept if latest is None else max(latest, oldest_kept)
+    return latest
+
+
+def erased_ids(requests: Iterable[RetentionRequest], links: Iterable[MutationRequest]) -> dict[str, datetime]:
+    """Return every id of the erased persons of one org.
+
+    Ids belong to one person if conversions and merges connect them, in either direction and at any time. Requests that
+    are pending count: rows of their old id may arrive later. If an id served two persons, both are erased.
+
+    Args:
+        requests: Retention requests of the org.
+        links: Mutation requests of the org.
+
+    Returns:
+        Id → time until which its engagements are erased, inclusive; sorted by id.
+    """
+    graph = id_graph(links)
+    erasures = [request for request in requests if request.op == "gdpr"]
+    erased_until: dict[str, datetime] = {}
+    for request in sorted(erasures, key=lambda erasure: erasure.requested_at):
+        for identity in _ids_of_person(graph, str(request.who_id)):
+            erased_until[identity] = request.requested_at
+    return dict(sorted(erased_until.items()))
+
+
+def least_id_of_person(links: Iterable[MutationRequest]) -> dict[str, str]:
+    """Return each id that requests name → the least id of the same person, as `erased_ids` connects them."""
+    import networkx as nx
+
+    least: dict[str, str] = {}
+    for ids in nx.connected_components(id_graph(links)):
+        least.update(dict.fromkeys(ids, min(ids)))
+    return least
+
+
+def _ids_of_person(graph: nx.Graph[str], who_id: str) -> set[str]:
+    import networkx as nx
+
+    if who_id not in graph:
+        return {who_id}
+    return set(nx.node_connected_component(graph, who_id))
