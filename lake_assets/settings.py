@@ -223,9 +223,15 @@ class Settings(BaseSettings):
         description="texts that programs send for nobody, comma-separated: `lake erase` refuses them as nobody's id",
     )
     blank_ids: bool = Field(default=False, description="whether ids may begin or end with a blank when they are erased")
-    landing: Path | None = Field(
+    landing: Path | str | None = Field(
         default=None,
-        description="folder of landed files, with one folder for each zone; default: in the data directory",
+        description="folder of landed files, with one folder for each zone, or its URL in an object store "
+        "(s3://lake/landing), with the keys of LAKE_CATALOG__…; default: in the data directory",
+    )
+    landing_zones: dict[str, Path | str] = Field(
+        default={},
+        description='zones that are elsewhere, as JSON: folders or URLs, {"b": "s3://lake-b/landing"}; parameters of a '
+        "URL are properties of its store alone: s3://lake-b/landing?endpoint=http://10.0.0.2:9000; default: none",
     )
     landing_manifest_uri: str | None = Field(
         default=None,
@@ -394,14 +400,24 @@ class Settings(BaseSettings):
 
     @property
     def landing_folder(self) -> Path:
-        """The folder of landed files."""
-        return self.landing or self.home / "landing"
+        """The folder of landed files; for zones in an object store, that of the locks and drafts of this machine."""
+        found = storage_address(self.landing or self.home / "landing")
+        return found if isinstance(found, Path) else self.home / "landing"
+
+    def landing_address(self, zone: str) -> Path | str:
+        """Return the folder of a zone; in an object store, its URL."""
+        if zone in self.landing_zones:
+            return storage_address(self.landing_zones[zone])
+        found = storage_address(self.landing or self.home / "landing")
+        if isinstance(found, Path):
+            return found / zone
+        url, mark, parameters = found.partition("?")
+        return f"{url.rstrip('/')}/{zone}{mark}{parameters}"
 
     @property
     def segments(self) -> Path | str:
         """The folder of the segments of served tables; in an object store, its URL."""
-        folder = str(self.serving_folder or self.home / "serving").removeprefix("file://")
-        return folder if "://" in folder else Path(folder)
+        return storage_address(self.serving_folder or self.home / "serving")
 
     @property
     def has_segments(self) -> bool:
@@ -472,6 +488,12 @@ KAFKA = PropertyGroup("kafka_properties", "LAKE_KAFKA__", double="_", single="."
 """Properties of Kafka's clients are words and dots."""
 
 GROUPS = (CATALOG, KAFKA)
+
+
+def storage_address(address: Path | str) -> Path | str:
+    """Return where files are stored: a folder, or the URL of an object store."""
+    text = str(address).removeprefix("file://")
+    return text if "://" in text else Path(text)
 
 
 def variable_name(field: str) -> str:

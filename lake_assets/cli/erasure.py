@@ -123,7 +123,7 @@ def _certify_tables(subject: str, value: str, *, as_json: bool) -> bool:
     declared = engine.pipeline.subject(subject)
     values = spellings(engine.catalog, engine.pipeline, declared, [value])
     with views.progress_bar(shown=not as_json) as progress:
-        beside = [landing.searched_folder(), *serving.searched_folders()]
+        beside = [*landing.searched_folders(), *serving.searched_folders()]
         found = certify(engine.catalog, subject, *values, columns=declared.columns, beside=beside, progress=progress)
     render(found, views.certificate, as_json=as_json, document=views.certificate_document(found))
     return found.nowhere

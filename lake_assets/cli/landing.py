@@ -558,11 +558,11 @@ def request_erasure(engine: Engine, subject: str, value: str, now: datetime) -> 
     request_erasure(settings(), engine.pipeline, erasure, now=now)
 
 
-def searched_folder() -> FileSource:
+def searched_folders() -> list[FileSource]:
     """Return the landed files that `lake erasure certify` searches."""
-    from lake_assets.landing.erasure import landed_folder
+    from lake_assets.landing.erasure import landed_folders
 
-    return landed_folder(settings())
+    return list(landed_folders(settings()))
 
 
 def _interrupted() -> Callable[[], bool]:

@@ -370,13 +370,14 @@ def _sources() -> list[Source]:
 def _repaired(found: Serving, verified: VerifiedTable, copies: Path | None) -> VerifiedTable:
     """Restore what can be restored; return the rest as damaged."""
     from lake_assets.connections.catalog import open_catalog
+    from lake_assets.connections.storage import Folder
     from lake_assets.serving.store import SegmentFiles
     from lake_assets.serving.upkeep import restore_from_copies, restore_from_source, without
 
     table = verified.table
     left = verified
     if copies and left.damaged:
-        left = without(left, restore_from_copies(found.files, SegmentFiles(copies), table, left.lost))
+        left = without(left, restore_from_copies(found.files, SegmentFiles(Folder(copies)), table, left.lost))
     for source in _sources() if left.damaged else []:
         if source.name == table:
             left = without(left, restore_from_source(found.files, open_catalog(settings()), source, left.lost))

@@ -398,6 +398,9 @@ def pyiceberg_properties(settings: Settings, *, chooses_io: bool) -> dict[str, s
 def file_io(settings: Settings, location: str) -> PyArrowFileIO:
     """Return what lists, reads and writes files at an address that is not the warehouse's, with the same properties.
 
+    Parameters of the URL are properties of this address alone, by their names without `s3.`:
+    s3://lake/landing?endpoint=http://10.0.0.2:9000&region=eu-west-1.
+
     Raises:
         ConfigurationError: The properties name something else than Arrow for it.
     """
@@ -406,7 +409,10 @@ def file_io(settings: Settings, location: str) -> PyArrowFileIO:
 
     found = pyiceberg_properties(settings, chooses_io=True)
     if urlsplit(location).scheme in S3_SCHEMES:
-        found = {**S3_OF_PYICEBERG, **PATIENCE_OF_PYICEBERG, **found}
+        own = {f"s3.{name}": value for name, value in parse_qsl(urlsplit(location).query)}
+        if ENDPOINT in own:
+            found.setdefault(REGION_OF_PYICEBERG, DEFAULT_REGION)
+        found = {**S3_OF_PYICEBERG, **PATIENCE_OF_PYICEBERG, **found, **own}
     io = load_file_io(found, location)
     if not isinstance(io, PyArrowFileIO):
         raise ConfigurationError(

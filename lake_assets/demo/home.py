@@ -60,7 +60,15 @@ START, END = "2026-01-01-00:00", "2026-01-02-00:00"
 MARKER = "demo"
 """A file that a demo leaves in its data directory."""
 
-OTHERS_DATA = ("catalog_uri", "warehouse", "kafka", "landing", "landing_manifest_uri", "landing_prefix")
+OTHERS_DATA = (
+    "catalog_uri",
+    "warehouse",
+    "kafka",
+    "landing",
+    "landing_zones",
+    "landing_manifest_uri",
+    "landing_prefix",
+)
 """Settings that would let a demo write to tables, topics or files that it did not make."""
 
 PATIENCE_SECONDS = 240

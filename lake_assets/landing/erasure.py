@@ -17,10 +17,12 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from functools import cached_property
+from typing import TYPE_CHECKING
 
 from lake_assets.base.failpoints import reach
 from lake_assets.base.hours import milliseconds
 from lake_assets.connections.addresses import kafka_address
+from lake_assets.connections.catalog import file_io
 from lake_assets.errors import ErasureStopped, ServiceError
 from lake_assets.incremental.declaration import Pipeline
 from lake_assets.incremental.engine.erasures import Erasure
@@ -41,8 +43,11 @@ from lake_assets.landing.messages import Feed, Scrub, feeds
 from lake_assets.landing.operations import drop_leftovers, remove_unscrubbed, scrub
 from lake_assets.landing.records import NAME, Record
 from lake_assets.landing.state import DeletionRequest, SharedState
-from lake_assets.landing.zones import ZoneWriter, is_locked, landed_without_manifest, open_zones
+from lake_assets.landing.zones import ZONES, ZoneWriter, is_locked, landed_without_manifest, open_zones
 from lake_assets.settings import Settings
+
+if TYPE_CHECKING:
+    from pyiceberg.io import FileIO
 
 PATIENCE = timedelta(seconds=60)
 """How long an erasure waits for zones that are tailed to land what it has scrubbed in the other zone."""
@@ -219,8 +224,8 @@ class _TopicErasure:
         held = holding(zone, self.topic, self.by, requests) if requests else []
         if held and is_locked(self.settings.landing_folder, zone.name):
             return LandedErasure(waits=(f"{len(held)} open files of {self.topic} in zone {zone.name} hold it",))
-        for path in held:
-            path.unlink(missing_ok=True)  # Kafka has these messages
+        for name in held:
+            zone.drop_open(name)  # Kafka has these messages
         return LandedErasure(removed=len(held))
 
     def _remove_unscrubbed(self, writer: ZoneWriter, now: datetime) -> LandedErasure:
@@ -315,32 +320,47 @@ def _request(topic: str, erasure: Erasure) -> DeletionRequest:
     return DeletionRequest(request_id, topic, erasure.id_hash, through)
 
 
-def landed_folder(settings: Settings) -> FileSource:
-    """Return the folder of all zones. If nothing has ever landed, no manifest is created."""
-    root = settings.landing_folder.expanduser().absolute()
+def landed_folders(settings: Settings) -> Iterator[FileSource]:
+    """Yield the folder of all zones, and zones elsewhere. If nothing has ever landed, no manifest is created."""
     entries = {}
     if has_landed(settings):
         for entry in open_manifest(settings).entries(stages=ALL_STAGES, verdicts=ALL_VERDICTS):
             entries[entry.file.zone, entry.file.name] = entry
-    return LandedFiles(str(root), entries)
+    root = settings.landing_folder.expanduser().absolute()
+    yield LandedFiles(str(root), entries)
+    for zone in ZONES:
+        address = settings.landing_address(zone)
+        if isinstance(address, str):
+            yield LandedFiles(address.partition("?")[0], entries, file_io(settings, address), zone)
+        elif not address.expanduser().absolute().is_relative_to(root):
+            yield LandedFiles(str(address.expanduser().absolute()), entries, zone=zone)
 
 
 class LandedFiles(FileSource):
-    """The files in the folder of all zones: `<zone>/<name>`, or `<zone>/<quarantine>/<name>`.
+    """The files in the folder of all zones: `<zone>/<name>`, or `<zone>/<quarantine>/<name>`; or those of one zone.
 
     Args:
         location: The folder.
         entries: Zone and name of each file in the manifest → its entry.
+        io: As in `FileSource`.
+        zone: The zone whose storage it is; None: of all.
     """
 
     id_columns = ("key",)  # of a message: an id, or nothing that an erasure could take for one
 
-    def __init__(self, location: str, entries: Mapping[tuple[str, str], Entry]) -> None:
-        super().__init__(location)
+    def __init__(
+        self,
+        location: str,
+        entries: Mapping[tuple[str, str], Entry],
+        io: FileIO | None = None,
+        zone: str | None = None,
+    ) -> None:
+        super().__init__(location, io)
         self.entries = entries
+        self.above = [zone] if zone else []
 
     def facts(self, path: str) -> FileFacts:
-        inside = self.parts(path)
+        inside = [*self.above, *self.parts(path)]
         zone = inside[0]
         name = inside[-1]
         if len(inside) == 1:

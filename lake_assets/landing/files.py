@@ -1,12 +1,8 @@
-"""The folder of a zone, and reading its files against their descriptions.
+"""The storage of a zone: its files are written as a whole or not at all, and read as the manifest describes them.
 
-Reading a file against its description in the manifest.
-
-The folder of a zone: files are written as a whole or not at all, and read as the manifest describes them.
-
-A file is written as a draft under a name of its own, synced and read again. Only then it is moved to its place and
-added to the manifest. A process that dies leaves a draft, or a file that the manifest does not name. Readers read
-neither; `verify` reports both.
+A file is written as a draft under a name of its own, synced and read again. Only then it is put in its place, in a
+folder or in an object store, and added to the manifest. A process that dies leaves a draft, or a file that the manifest
+does not name. Readers read neither; `verify` reports both.
 """
 
 from __future__ import annotations
@@ -17,61 +13,61 @@ import json
 import os
 import re
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import BinaryIO
 from uuid import uuid4
 
-from lake_assets.errors import ConfigurationError, DiskFull, FileDamaged, LandingError, SumsDisagree
+from lake_assets.connections.storage import Folder, Storage
+from lake_assets.errors import ConfigurationError, DiskFull, FileDamaged, LandingError, ServiceError, SumsDisagree
 from lake_assets.landing import formats
 from lake_assets.landing.records import NAME, DataFile, Kind, Record, Tally, check_file_name, file_name
 
 _NO_OFFSETS = (0, -1)
 
 
-def read_checked(path: Path, file: DataFile) -> Iterator[Record]:
+def read_checked(open_file: Callable[[], BinaryIO], file: DataFile) -> Iterator[Record]:
     """Yield the records of a file.
 
     The file's bytes are checked before the first record, its records after the last one.
 
     Args:
-        path: Where the file lies.
+        open_file: Opens it.
         file: Its description.
 
     Raises:
         FileDamaged: The file is missing or does not match its description.
+        ServiceError: Its object store does not answer.
     """
     tally = Tally()
     try:
-        if digest_of(path) != file.digest:
-            raise FileDamaged(file.name, "has other bytes than were written")
-        with path.open("rb") as opened:
+        with open_file() as opened:
+            if hashlib.file_digest(opened, "sha256").hexdigest() != file.digest:  # type: ignore[arg-type]
+                raise FileDamaged(file.name, "has other bytes than were written")
+            opened.seek(0)
             for record in tally.of(formats.read(file.kind, opened)):
                 _require_in_ranges(file, record)
                 yield record
     except FileNotFoundError as error:
         raise FileDamaged(file.name, "is not where it was written") from error
-    except (LandingError, GeneratorExit):
+    except (LandingError, ServiceError, GeneratorExit):
         raise
     except Exception as error:  # fastavro and pyarrow raise many types for a damaged file
         raise FileDamaged(file.name, f"cannot be read ({type(error).__name__}: {error})") from error
     _require_totals(file, tally)
 
 
-def damage_of(path: Path, file: DataFile) -> FileDamaged | None:
+def damage_of(open_file: Callable[[], BinaryIO], file: DataFile) -> FileDamaged | None:
     """Read a file to its end and return what is wrong with it; None if it matches its description."""
     try:
-        deque(read_checked(path, file), maxlen=0)
+        deque(read_checked(open_file, file), maxlen=0)
     except FileDamaged as damaged:
         return damaged
     return None
-
-
-def digest_of(path: Path) -> str:
-    """Return the SHA-256 of a file's bytes, hexadecimal."""
-    with path.open("rb") as opened:
-        return hashlib.file_digest(opened, "sha256").hexdigest()
 
 
 def _require_in_ranges(file: DataFile, record: Record) -> None:
@@ -91,8 +87,10 @@ QUARANTINE = "quarantine"
 OPEN = "open"
 """The folder of open files."""
 
+_OFFSET_DIGITS = 20
+
 MARKER = "zone.json"
-"""The file of a zone's folder that says which storage it is."""
+"""The file of a zone's storage that says which storage it is."""
 
 NO_SPACE = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 """The errors of a full disk, an exceeded quota, and the limit of a process."""
@@ -104,19 +102,24 @@ class Zone:
 
     Attributes:
         name: Such as `a`.
-        folder: Folder of its files; on a disk of its own if a broken disk must not damage two zones.
+        storage: Of its files; on a disk of its own if a broken disk must not damage two zones.
     """
 
     name: str
-    folder: Path
+    storage: Storage
 
     def __post_init__(self) -> None:
         if not ZONE.fullmatch(self.name):
             raise ConfigurationError(f"{self.name!r} is not the name of a zone.", remedy="Use letters, such as a, b.")
 
-    def path(self, name: str) -> Path:
-        """Return the path of a file. Raises `LandingError` if no file of a zone can have the name."""
-        return self.folder / check_file_name(name)
+    def open(self, name: str) -> BinaryIO:
+        """Open a file. Raises `LandingError` if no file of a zone can have the name, `OSError`, or `ServiceError`."""
+        return self.storage.open(check_file_name(name))
+
+    def digest(self, name: str) -> str:
+        """Return the SHA-256 of a file's bytes, hexadecimal. Raises as `open`."""
+        with self.open(name) as opened:
+            return hashlib.file_digest(opened, "sha256").hexdigest()  # type: ignore[arg-type]
 
     def draft(
         self,
@@ -142,9 +145,11 @@ class Zone:
             SumsDisagree: The draft does not hold what was written to it; it is removed.
             DiskFull: There is no space for it.
         """
-        self.folder.mkdir(parents=True, exist_ok=True)
-        path = self.folder / f"{DRAFT}{uuid4().hex}"
-        written = _write_synced(path, kind, records)
+        self.storage.scratch.mkdir(parents=True, exist_ok=True)
+        path = self.storage.scratch / f"{DRAFT}{uuid4().hex}"
+        written = _written(path, kind, records)
+        with path.open("rb") as opened:
+            digest = hashlib.file_digest(opened, "sha256").hexdigest()
         file = DataFile(
             name=file_name(shard, ranges, deletions, kind),
             size=written.size,
@@ -156,109 +161,127 @@ class Zone:
             zone=self.name,
             kind=kind,
             made_from=made_from,
-            digest=digest_of(path),
+            digest=digest,
         )
-        draft = Draft(file, path)
-        draft.check()
-        return draft
+        damaged = damage_of(lambda: path.open("rb"), file)  # as any reader would read it
+        if damaged is not None:
+            path.unlink()
+            raise SumsDisagree("writing", file.name, taken=str(file.checksum), given=damaged.problem) from damaged
+        return Draft(file, path)
+
+    def put(self, draft: Draft) -> None:
+        """Move a draft to its place. Raises `DiskFull` or `ServiceError`."""
+        with told_if_full(self.storage.address):
+            self.storage.put(check_file_name(draft.file.name), draft.path, moved=True)
 
     def records(self, file: DataFile) -> Iterator[Record]:
-        """Yield the records of a file, checked as in `read_checked`. Raises `FileDamaged`."""
-        yield from read_checked(self.path(file.name), file)
+        """Yield the records of a file, checked as in `read_checked`. Raises `FileDamaged` or `ServiceError`."""
+        yield from read_checked(lambda: self.open(file.name), file)
 
     def damage(self, file: DataFile) -> FileDamaged | None:
         """Read a file to its end and return what is wrong with it; None if it matches the manifest."""
-        return damage_of(self.path(file.name), file)
+        return damage_of(lambda: self.open(file.name), file)
 
     def quarantine(self, name: str) -> None:
         """Move a file to quarantine, where it stays for inspection. Safe to repeat."""
-        path = self.path(name)
-        quarantined = self._quarantined(name)
-        if path.exists():
-            quarantined.parent.mkdir(exist_ok=True)
-            path.replace(quarantined)
+        self.storage.move(check_file_name(name), f"{QUARANTINE}/{name}")
 
     def restore(self, name: str) -> None:
         """Move a file from quarantine back to its place. Safe to repeat."""
-        quarantined = self._quarantined(name)
-        if quarantined.exists():
-            quarantined.replace(self.path(name))
+        self.storage.move(f"{QUARANTINE}/{check_file_name(name)}", name)
 
     def storage_id(self) -> str | None:
-        """Return the id in the marker of the folder; None if the folder or its marker is not there, or is damaged."""
+        """Return the id in the marker of the storage; None if there is no storage or marker, or if it is damaged."""
         try:
-            return str(json.loads((self.folder / MARKER).read_text())["storage"])
+            with self.storage.open(MARKER) as opened:
+                return str(json.load(opened)["storage"])
         except (FileNotFoundError, ValueError, TypeError, KeyError):
             return None
 
     def mark(self, storage: str) -> None:
-        """Write the marker of the folder, as a whole. The folder is created if it is not there."""
-        self.folder.mkdir(parents=True, exist_ok=True)
-        draft = self.folder / f"{DRAFT}{uuid4().hex}"
-        draft.write_text(json.dumps({"zone": self.name, "storage": storage}) + "\n")
-        draft.replace(self.folder / MARKER)
+        """Write the marker of the storage, as a whole. A folder is created if it is not there."""
+        with TemporaryDirectory() as folder:
+            draft = Path(folder) / MARKER
+            draft.write_text(json.dumps({"zone": self.name, "storage": storage}) + "\n")
+            self.storage.put(MARKER, draft)
 
     def landed_names(self) -> set[str]:
-        """Return the names of the landed files in the folder, whether the manifest has them or not."""
-        if not self.folder.exists():
-            return set()
-        return {path.name for path in self.folder.iterdir() if NAME.fullmatch(path.name)}
+        """Return the names of the landed files in the storage, whether the manifest has them or not."""
+        return {stored.name for stored in self.storage.files() if NAME.fullmatch(stored.name)}
 
     def drop(self, name: str) -> None:
         """Remove a file, in quarantine or not. Safe to repeat."""
-        self.path(name).unlink(missing_ok=True)
-        self._quarantined(name).unlink(missing_ok=True)
+        self.storage.remove(check_file_name(name))
+        self.storage.remove(f"{QUARANTINE}/{name}")
 
     def names(self, written_before: datetime) -> list[str]:
         """Return the sorted names of files outside quarantine, drafts included, last written before a time."""
-        if not self.folder.exists():
-            return []
         latest = written_before.timestamp()
-        found = []
-        for path in self.folder.iterdir():
-            if path.is_file() and path.name != MARKER and path.stat().st_mtime < latest:
-                found.append(path.name)
+        found = set()
+        for place in (self.storage, Folder(self.storage.scratch)):
+            for stored in place.files():
+                is_of_zone = place is self.storage or stored.name.startswith(DRAFT)
+                if is_of_zone and stored.name != MARKER and stored.modified < latest:
+                    found.add(stored.name)
         return sorted(found)
 
     def drop_drafts(self, written_before: datetime) -> list[str]:
         """Remove the drafts of processes that died, last written before a time; return their names."""
         found = [name for name in self.names(written_before) if name.startswith(DRAFT)]
         for name in found:
-            (self.folder / name).unlink(missing_ok=True)
+            (self.storage.scratch / name).unlink(missing_ok=True)
         return found
 
-    def _quarantined(self, name: str) -> Path:
-        return self.folder / QUARANTINE / check_file_name(name)
+    def open_files(self, topic: str) -> list[str]:
+        """Return the names of the open files of a topic, sorted."""
+        names = [name for name in self.storage.growing(OPEN) if name.startswith(f"{topic}.")]
+        return [f"{OPEN}/{name}" for name in names if name.removeprefix(f"{topic}.").isdigit()]
+
+    def read_open(self, name: str, *, cut: bool = False) -> tuple[dict[str, str], list[Record]]:
+        """Return the metadata and the messages of an open file, up to what is torn or damaged; nothing if it is gone.
+
+        Args:
+            name: Of the file.
+            cut: Whether to cut the rest off, so that the file can be gone on with.
+        """
+        metadata: dict[str, str] = {}
+        records: list[Record] = []
+        is_torn = False
+        for part, opened in self.storage.parts(name):
+            if is_torn:
+                self.storage.cut(part, 0)
+                continue
+            of_part, found, end = formats.read_appended(opened)
+            records += found
+            metadata = metadata or of_part
+            is_torn = end < opened.seek(0, 2)
+            if is_torn and not cut:
+                break
+            if is_torn:
+                self.storage.cut(part, end)
+        return metadata, records
+
+    def append_open(self, name: str, records: Sequence[Record], metadata: Mapping[str, str]) -> None:
+        """Add messages to an open file. Raises `FileNotFoundError` without a folder, `DiskFull`, or `ServiceError`."""
+        part = f"{records[0].offset:0{_OFFSET_DIGITS}}"  # in an object store; the same if it is written again
+        with told_if_full(self.storage.address):
+            self.storage.append(name, part, lambda opened: formats.append(opened, records, metadata))
+
+    def drop_open(self, name: str) -> None:
+        """Remove an open file. Safe to repeat."""
+        self.storage.remove(name)
 
 
 @dataclass(frozen=True)
 class Draft:
-    """A file that is complete, but not yet in its place."""
+    """A file that is complete and checked, but not yet in its place."""
 
     file: DataFile
     path: Path
 
-    def check(self) -> None:
-        """Read the draft as any reader would. Raises `SumsDisagree`, and removes it, if it is damaged."""
-        damaged = damage_of(self.path, self.file)
-        if damaged is None:
-            return
-        self.path.unlink()
-        taken = str(self.file.checksum)
-        raise SumsDisagree("writing", self.file.name, taken=taken, given=damaged.problem) from damaged
-
-    def put(self, place: Path) -> None:
-        """Move the draft to its place. The folder is synced, so a power cut does not undo the move."""
-        self.path.replace(place)
-        folder = os.open(place.parent, os.O_RDONLY)
-        try:
-            os.fsync(folder)
-        finally:
-            os.close(folder)
-
 
 def sound_records(zones: Mapping[str, Zone], files: Iterable[DataFile]) -> list[Record]:
-    """Return the records of the first of equal files that can be read. Raises `FileDamaged` if none can.
+    """Return the records of the first of equal files that can be read. Raises the error of the last if none can.
 
     Args:
         zones: All zones by name.
@@ -267,28 +290,31 @@ def sound_records(zones: Mapping[str, Zone], files: Iterable[DataFile]) -> list[
     for file in files:
         try:
             return list(zones[file.zone].records(file))
-        except FileDamaged as error:
+        except (FileDamaged, ServiceError) as error:
             damaged = error
     raise damaged
 
 
-def _write_synced(path: Path, kind: Kind, records: Iterable[Record]) -> Tally:
+@contextmanager
+def told_if_full(place: object) -> Iterator[None]:
+    """Raise `DiskFull` if the block meets a full disk."""
     try:
-        return _written(path, kind, records)
+        yield
     except OSError as error:
         if error.errno in NO_SPACE:
-            raise DiskFull(path.parent, error.strerror or "no space left") from error
+            raise DiskFull(place, error.strerror or "no space left") from error
         raise
 
 
 def _written(path: Path, kind: Kind, records: Iterable[Record]) -> Tally:
     tally = Tally()
-    try:
-        with path.open("xb") as opened:
-            formats.write(kind, opened, tally.of(records))
-            opened.flush()
-            os.fsync(opened.fileno())
-    except BaseException:
-        path.unlink(missing_ok=True)
-        raise
+    with told_if_full(path.parent):
+        try:
+            with path.open("xb") as opened:
+                formats.write(kind, opened, tally.of(records))
+                opened.flush()
+                os.fsync(opened.fileno())
+        except BaseException:
+            path.unlink(missing_ok=True)
+            raise
     return tally

@@ -19,10 +19,10 @@ from itertools import chain, combinations, permutations
 from multiprocessing import get_context
 from typing import Literal
 
-from lake_assets.errors import FileDamaged, LandingError, OffsetsOverlap
+from lake_assets.errors import FileDamaged, LandingError, OffsetsOverlap, ServiceError
 from lake_assets.landing import formats
 from lake_assets.landing.coverage import Cover, uncovered
-from lake_assets.landing.files import DRAFT, Zone, digest_of
+from lake_assets.landing.files import DRAFT, Zone
 from lake_assets.landing.manifest import (
     ALL_STAGES,
     ALL_VERDICTS,
@@ -138,7 +138,9 @@ def verify(
         mismatch = ZoneWriter(zone, manifest).storage_problem()
         if mismatch is not None:  # its files are not read
             gone.add(zone.name)
-            findings.append(Finding(zone.name, str(zone.folder), mismatch.problem.rstrip("."), mismatch.remedy, GONE))
+            findings.append(
+                Finding(zone.name, zone.storage.address, mismatch.problem.rstrip("."), mismatch.remedy, GONE)
+            )
     readable = [entry for entry in entries if entry.file.zone not in gone]
     findings += _damaged(manifest, by_name, readable, min(processes, len(readable)), progress)
     for zone in zones:
@@ -210,7 +212,10 @@ def _mapping(processes: int) -> Iterator[Callable[[Check, Iterable[Stored]], Ite
 
 def _problem(stored: Stored) -> str | None:
     zone, file = stored
-    damaged = zone.damage(file)
+    try:
+        damaged: FileDamaged | ServiceError | None = zone.damage(file)
+    except ServiceError as error:
+        damaged = error
     return None if damaged is None else damaged.problem.removeprefix(f"{file.name} ").rstrip(".")
 
 
@@ -463,6 +468,14 @@ def repair(writers: Sequence[ZoneWriter], *, now: datetime, deadline: timedelta)
     """
     for file in rebuild(writers[0].manifest):
         yield Repaired(file.zone, file.name, "its rows in the manifest were written again")
+    here = []
+    for writer in writers:
+        problem = writer.storage_problem()
+        if isinstance(problem, ServiceError):
+            yield Repaired(writer.zone.name, "storage", problem=problem.problem, remedy=problem.remedy)
+        else:
+            here.append(writer)
+    writers = here
     for writer in writers:
         others = [other.zone for other in writers if other is not writer]
         for entry in writer.entries(stages=CURRENT_STAGES):
@@ -491,7 +504,7 @@ def _tried(writer: ZoneWriter, name: str, what: str) -> Iterator[list[Repaired]]
     result: list[Repaired] = []
     try:
         yield result
-    except LandingError as error:
+    except (LandingError, ServiceError) as error:
         result.append(Repaired(writer.zone.name, name, problem=error.problem, remedy=error.remedy))
     else:
         result.append(Repaired(writer.zone.name, name, what))
@@ -514,11 +527,11 @@ def _restored(writer: ZoneWriter, others: Iterable[Zone], file: DataFile) -> Rep
                 kind=file.kind,
                 made_from=file.made_from,
             )
-        except FileDamaged as error:
+        except (FileDamaged, ServiceError) as error:
             reasons.append(f"zone {other.name}: {error.problem}")
             continue
         if draft.file.checksum == file.checksum:
-            draft.put(writer.zone.path(file.name))
+            writer.zone.put(draft)
             with writer.manifest.change() as (connection, _):  # the same records in another order have other bytes
                 FileRows(connection).change(file.zone, file.name, digest=draft.file.digest)
             return Repaired(file.zone, file.name, "it was written again with the records of the other zone")
@@ -566,7 +579,7 @@ def _described(zone: Zone, name: str) -> DataFile | None:
         return None
     kind, tally = KINDS[named[2]], Tally()
     try:
-        with zone.path(name).open("rb") as opened:
+        with zone.open(name) as opened:
             records = tally.of(formats.read(kind, opened))
             spans = union({record.partition: (record.offset, record.offset)} for record in records)
     except Exception:  # fastavro and pyarrow raise many types for a damaged file
@@ -584,7 +597,7 @@ def _described(zone: Zone, name: str) -> DataFile | None:
         checksum=tally.checksum,
         zone=zone.name,
         kind=kind,
-        digest=digest_of(zone.path(name)),
+        digest=zone.digest(name),
     )
 
 

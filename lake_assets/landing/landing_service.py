@@ -13,10 +13,11 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from functools import cached_property
+from types import TracebackType
 
 from pyiceberg.catalog import Catalog
 
-from lake_assets.errors import LakeError
+from lake_assets.errors import LakeError, ServiceError, ZoneMismatch
 from lake_assets.incremental.declaration import Pipeline
 from lake_assets.incremental.engine.erasures import Erasures, erasure_key
 from lake_assets.landing.kafka import HeartbeatSender, existing_partitions, partitions
@@ -142,9 +143,64 @@ class LandingService:
             yield from self.loader(feed, numbers[feed.topic]).load()
 
 
+@dataclass
+class Tailing:
+    """Tailers of zones. A zone that cannot be tailed is told, and hinders no other one; it is begun again later.
+
+    Attributes:
+        service: Landing of the home.
+        writers: Of the zones.
+        alarm: As in `ZoneTailer`.
+        tailers: The last one of each zone, by its name, with its counts.
+        problems: Why a zone is not tailed now.
+    """
+
+    service: LandingService
+    writers: Sequence[ZoneWriter]
+    alarm: Alarm
+    tailers: dict[str, ZoneTailer] = field(default_factory=dict, init=False)
+    problems: dict[str, LakeError] = field(default_factory=dict, init=False)
+    _opened: dict[str, ZoneTailer] = field(default_factory=dict, init=False)
+    _failed_at: dict[str, datetime] = field(default_factory=dict, init=False)
+
+    def each(self, work: Callable[[ZoneTailer], object]) -> None:
+        """Let the tailer of each zone work. Raises what stopped the last zone if none can be tailed."""
+        for writer in self.writers:
+            zone, failed_at = writer.zone.name, self._failed_at.get(writer.zone.name)
+            if failed_at is not None and self.service.clock() < failed_at + RETRY:
+                continue
+            try:
+                if zone not in self._opened:
+                    self.tailers[zone] = self.service.tailer(writer, alarm=self.alarm)
+                    self._opened[zone] = self.tailers[zone].__enter__()
+                work(self.tailers[zone])
+            except (ServiceError, ZoneMismatch) as error:
+                if zone in self._opened:
+                    self._opened.pop(zone).__exit__(type(error), error, error.__traceback__)
+                if str(self.problems.get(zone)) != str(error):
+                    self.alarm(f"zone {zone}: {error}")
+                self.problems[zone], self._failed_at[zone] = error, self.service.clock()
+                if len(self.problems) == len(self.writers):
+                    raise
+            else:
+                self.problems.pop(zone, None)
+                self._failed_at.pop(zone, None)
+
+    def __enter__(self) -> Tailing:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        closing = ExitStack()
+        for tailer in self._opened.values():
+            closing.push(tailer)
+        closing.__exit__(kind, error, trace)
+
+
 @contextmanager
-def tailing(service: LandingService, zones: Iterable[str], alarm: Alarm = ignore_alarm) -> Iterator[list[ZoneTailer]]:
-    """Yield running tailers of zones; an empty list means all zones.
+def tailing(service: LandingService, zones: Iterable[str], alarm: Alarm = ignore_alarm) -> Iterator[Tailing]:
+    """Yield the tailers of zones; an empty list means all zones.
 
     Raises:
         UsageError: There is no such zone, or another process tails it.
@@ -152,11 +208,11 @@ def tailing(service: LandingService, zones: Iterable[str], alarm: Alarm = ignore
     """
     partitions(service.servers, [feed.topic for feed in service.feeds])
     with ExitStack() as stack:
-        tailers = []
-        for writer in open_zones(service.settings, zones):
+        writers = open_zones(service.settings, zones)
+        for writer in writers:
             stack.enter_context(locked_zone(service.settings.landing_folder, writer.zone.name))
-            tailers.append(stack.enter_context(service.tailer(writer, alarm=alarm)))
-        yield tailers
+        found = Tailing(service, writers, alarm)
+        yield stack.enter_context(found)
 
 
 def run_once(
@@ -176,13 +232,18 @@ def run_once(
 
     Returns:
         The tailers, closed, with their counts.
+
+    Raises:
+        ServiceError: The object store of a zone does not answer; the other zone has landed what Kafka has.
+        ZoneMismatch: Likewise, the storage of a zone is gone.
     """
-    with tailing(service, zones, alarm) as tailers:
-        for tailer in tailers:
-            tailer.drain()
+    with tailing(service, zones, alarm) as found:
+        found.each(ZoneTailer.drain)
     for loaded in service.load():
         on_loaded(loaded)
-    return tailers
+    for problem in found.problems.values():
+        raise problem
+    return list(found.tailers.values())
 
 
 def run(
@@ -208,19 +269,14 @@ def run(
         The tailers, closed, with their counts.
     """
     heartbeats = service.heartbeats
-    loaded_version = _NO_VERSION
-    with tailing(service, zones, alarm) as tailers:
+    loader = ReadyFeeds(service, on_loaded, alarm)
+    with tailing(service, zones, alarm) as found:
         while not should_stop():
             if send_heartbeats:
                 heartbeats.send_if_due()
-            for tailer in tailers:
-                tailer.step()
-            version = service.manifest.version()
-            if version != loaded_version:
-                loaded_version = version
-                for loaded in service.load():
-                    on_loaded(loaded)
-    return tailers
+            found.each(ZoneTailer.step)
+            loader.load_if_changed()
+    return list(found.tailers.values())
 
 
 def load_feeds(

@@ -43,7 +43,7 @@ from tenacity import retry, retry_if_exception_type, stop_after_attempt, wait_ra
 
 from lake_assets.base.failpoints import reach
 from lake_assets.base.hours import from_milliseconds, hour_of, is_moment, milliseconds
-from lake_assets.errors import FileDamaged, PublishConflict, SourceError, StateMoved
+from lake_assets.errors import FileDamaged, PublishConflict, ServiceError, SourceError, StateMoved
 from lake_assets.incremental.declaration import Subject
 from lake_assets.incremental.engine import iceberg, publish
 from lake_assets.incremental.engine.erasures import FED_BATCH, Erasures
@@ -558,6 +558,7 @@ class Loader:
             SourceError: The raw table has other columns than declared.
             TargetError: Rows cannot be staged in the raw table.
             FileDamaged: No zone has an undamaged file.
+            ServiceError: The object store of the zone that has it does not answer.
         """
         while True:
             loaded = self.load_next()
@@ -586,7 +587,7 @@ class Loader:
         for choice in ready:  # the first one that can be read
             try:
                 records = sorted(self._records(choice), key=attrgetter("partition", "offset"))
-            except FileDamaged as error:
+            except (FileDamaged, ServiceError) as error:
                 damaged = error
             else:
                 return self._commit(table, progress, choice, records)

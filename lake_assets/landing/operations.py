@@ -540,7 +540,7 @@ def drop_leftovers(writer: ZoneWriter, *, before: datetime) -> list[str]:
         own = [file for file in landed if file.holds_dead_letters == is_dead]
         covers = [Cover(file.ranges, readable=True, shard=parse_shard(file.shard)) for file in own]
         # fastavro and pyarrow raise many types for a damaged file
-        with suppress(Exception), writer.zone.path(name).open("rb") as opened:
+        with suppress(Exception), writer.zone.open(name) as opened:
             offsets = ({record.partition: (record.offset, record.offset)} for record in read(KINDS[named[2]], opened))
             held = union(offsets)
             ends = {partition: last + 1 for partition, (_, last) in held.items()}

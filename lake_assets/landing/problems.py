@@ -19,14 +19,13 @@ from lake_assets.connections.kafka import END, asking, offsets
 from lake_assets.errors import ServiceError
 from lake_assets.incremental.operations.health import Kind, Problem
 from lake_assets.landing.dead_letters import dead_letters
-from lake_assets.landing.files import Zone
 from lake_assets.landing.kafka import existing_partitions
 from lake_assets.landing.loading import progress_of
 from lake_assets.landing.manifest import ALL_VERDICTS, CURRENT_STAGES, Entry, files_of, has_landed, open_manifest
 from lake_assets.landing.messages import Feed
 from lake_assets.landing.records import last_offsets, next_offsets, parse_shard
 from lake_assets.landing.state import Ledger, Stops, idle_spans, with_idle
-from lake_assets.landing.zones import ZONES, ZoneWriter, landed_without_manifest
+from lake_assets.landing.zones import ZONES, ZoneWriter, landed_without_manifest, zone_of
 
 if TYPE_CHECKING:
     from pyiceberg.catalog import Catalog
@@ -59,9 +58,11 @@ def problems(
         servers: Of Kafka; None leaves out messages that no zone lands. So does a Kafka that does not answer.
     """
     if not has_landed(settings):
-        left = landed_without_manifest(settings)
+        left = 0
+        with suppress(ServiceError):  # nothing has landed, or nobody can tell
+            left = landed_without_manifest(settings)
         return [_manifest_gone(settings, left)] if left else []
-    zones = [Zone(name, settings.landing_folder / name) for name in ZONES]
+    zones = [zone_of(settings, name) for name in ZONES]
     manifest = open_manifest(settings)
     deadline = timedelta(seconds=settings.landing_deadline_seconds)
     found = []
@@ -80,7 +81,8 @@ def problems(
     for feed in feeds if catalog is not None else ():
         assert catalog is not None
         progress = progress_of(catalog, feed.raw.table, feed.topic)
-        letters = dead_letters(manifest, zones, progress, feed, limit=settings.landing_dead_letter_share)
+        readable = [zone for zone in zones if zone.name not in gone]
+        letters = dead_letters(manifest, readable, progress, feed, limit=settings.landing_dead_letter_share)
         if letters.unsettled or letters.over_limit:
             kind: Kind = "dead_letters" if letters.over_limit else "few_dead_letters"
             found.append(Problem(feed.topic, kind, letters.sentence, letters.remedy))

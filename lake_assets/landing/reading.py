@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from lake_assets.base.hours import from_milliseconds
+from lake_assets.errors import ServiceError
 from lake_assets.landing.files import Zone, sound_records
 from lake_assets.landing.manifest import files_of, has_landed
 from lake_assets.landing.messages import feed_of, feeds
@@ -27,6 +28,7 @@ def rows_of(settings: Settings, pipeline: Pipeline, topic: str, *, open: bool = 
     Raises:
         UsageError: No raw table is fed by the topic.
         FileDamaged: A file is damaged in each zone that has it.
+        ServiceError: The object store of the zone that has it does not answer.
     """
     feed = feed_of(feeds(pipeline, prefix=settings.landing_prefix, max_bytes=settings.landing_message_bytes), topic)
     if not has_landed(settings):
@@ -34,11 +36,13 @@ def rows_of(settings: Settings, pipeline: Pipeline, topic: str, *, open: bool = 
     writers = open_zones(settings)
     zones = {writer.zone.name: writer.zone for writer in writers}
     state = SharedState(writers[0].manifest)
+    away = {writer.zone.name for writer in writers if isinstance(writer.storage_problem(), ServiceError)}
     # Open files are read first: one that closes meanwhile is among the closed ones then.
-    opened = [record for zone in zones.values() if open for _, found in open_records(zone, topic) for record in found]
+    here = [zone for zone in zones.values() if open and zone.name not in away]
+    opened = [record for zone in here for _, found in open_records(zone, topic) for record in found]
     closed: dict[tuple[int, int], Record] = {}
     landed: list[DataFile] = files_of(writers[0].manifest.entries(topic=topic))
-    for record in _records(zones, landed):
+    for record in _records(zones, sorted(landed, key=lambda file: file.zone in away)):
         closed[record.partition, record.offset] = record
     ends: dict[int, int] = defaultdict(int)
     for file in landed:

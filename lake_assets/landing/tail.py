@@ -30,9 +30,9 @@ Writing the files that the tails of a zone close, and adding them to the manifes
 
 Open files: what a zone has read of a partition since its last file is on disk within a second.
 
-`<zone>/open/<topic>.<partition>` is Avro with every message as it came, a block for each write. Readers stop at a torn
-block. A process that starts goes on in the file: it cuts a torn block off and reads Kafka from there. The file goes
-when what it becomes has landed.
+`<zone>/open/<topic>.<partition>` is Avro with every message as it came, a block for each write; in an object store, a
+prefix with an object for each write, named by its first offset. Readers stop at a torn block. A process that starts
+goes on in the file: it cuts a torn block off and reads Kafka from there. The file goes when what it becomes has landed.
 
 A request to delete has the file written again without what it covers. That file is for readers alone: a process that
 starts reads these messages from Kafka again, because deleted ones count where a file is cut, too.
@@ -40,24 +40,21 @@ starts reads these messages from Kafka again, because deleted ones count where a
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from functools import cached_property
 from itertools import pairwise
-from pathlib import Path
 from time import monotonic
 
 from confluent_kafka import Consumer, KafkaError, TopicPartition
 
 from lake_assets.base.failpoints import reach
 from lake_assets.connections.kafka import TIMEOUT_SECONDS, client
-from lake_assets.errors import DiskFull, LandingError, ServiceError, intake_incomplete
-from lake_assets.landing import formats
+from lake_assets.errors import LandingError, ServiceError, intake_incomplete
 from lake_assets.landing.coverage import Cover, uncovered
 from lake_assets.landing.cutover import Cutter, Policy, effective
-from lake_assets.landing.files import NO_SPACE, OPEN, Draft, Zone
+from lake_assets.landing.files import OPEN, Draft, Zone
 from lake_assets.landing.kafka import Place, Reader
 from lake_assets.landing.messages import Feed, Scrub, heartbeat_of
 from lake_assets.landing.records import DataFile, Record, Shard, Tally, checksum, offsets
@@ -424,15 +421,14 @@ EVERY_SECONDS = 1.0
 """How often the messages that were read are written."""
 
 
-def open_records(zone: Zone, topic: str) -> Iterator[tuple[Path, list[Record]]]:
-    """Yield the open files of a topic in a zone, which another process may write, and their messages.
+def open_records(zone: Zone, topic: str) -> Iterator[tuple[str, list[Record]]]:
+    """Yield the names of the open files of a topic in a zone, which another process may write, and their messages.
 
     Those of a file are of one partition, in order of offset; dead letters and heartbeats are among them.
     """
-    for path in sorted((zone.folder / OPEN).glob(f"{topic}.*")):
-        if path.name.removeprefix(f"{topic}.").isdigit():
-            _, records, _ = _content(path)
-            yield path, records
+    for name in zone.open_files(topic):
+        _, records = zone.read_open(name)
+        yield name, records
 
 
 def whole_open_files(zone: Zone, topic: str, topic_id: str) -> Iterator[tuple[int, list[Record]]]:
@@ -441,21 +437,21 @@ def whole_open_files(zone: Zone, topic: str, topic_id: str) -> Iterator[tuple[in
     Yields:
         The offset after the last file, and the messages.
     """
-    for path in sorted((zone.folder / OPEN).glob(f"{topic}.*")):
-        metadata, records, _ = _content(path)
+    for name in zone.open_files(topic):
+        metadata, records = zone.read_open(name)
         known = {"topic_id": topic_id, "whole": "yes"}
         if records and known.items() <= metadata.items() and _is_ordered(records):
             yield int(metadata["first"]), records
 
 
-def holding(zone: Zone, topic: str, scrub: Scrub, requests: Sequence[DeletionRequest]) -> list[Path]:
-    """Return the open files of a topic in a zone that hold a record that a request deletes."""
+def holding(zone: Zone, topic: str, scrub: Scrub, requests: Sequence[DeletionRequest]) -> list[str]:
+    """Return the names of the open files of a topic in a zone that hold a record that a request deletes."""
 
     def is_deleted(record: Record) -> bool:
         makes_row = scrub.distinct_id(record) is not None
         return scrub.is_named(record, requests) or (not makes_row and scrub.is_mentioned(record, requests))
 
-    return [path for path, records in open_records(zone, topic) if any(map(is_deleted, records))]
+    return [name for name, records in open_records(zone, topic) if any(map(is_deleted, records))]
 
 
 @dataclass(frozen=True)
@@ -489,15 +485,14 @@ class OpenFiles:
             place: The partition.
             begin: The offset after the last file of the zone; None if there is none.
         """
-        path = self._path(place)
-        metadata, records, end = _content(path)
+        zone, name = self.writer.zone, _name(place)
+        metadata, records = zone.read_open(name, cut=True)
         known = {"topic_id": self.epochs[place.topic].topic_id, "whole": "yes"}
         if begin is not None:
             known["first"] = str(begin)
         if not records or not _is_ordered(records) or known.items() - metadata.items():
-            path.unlink(missing_ok=True)
+            zone.drop_open(name)
             return []
-        os.truncate(path, end)
         self._files[place] = _Written(())
         return records
 
@@ -516,8 +511,8 @@ class OpenFiles:
 
     def drop(self, place: Place) -> None:
         """Remove the open file of a partition. Safe to repeat."""
-        self._path(place).unlink(missing_ok=True)
         self._files.pop(place, None)
+        self.writer.zone.drop_open(_name(place))
 
     def _write(self, place: Place, tail: Tail, requests: Sequence[DeletionRequest]) -> None:
         written = self._files.get(place)
@@ -527,7 +522,7 @@ class OpenFiles:
             if len(kept) == len(unwritten) or not written.is_whole:
                 self._append(place, tail, kept)
                 return
-        self._path(place).unlink(missing_ok=True)
+        self.writer.zone.drop_open(_name(place))
         kept = self._kept(place.topic, tail.messages, requests)
         self._files[place] = _Written(requests, is_whole=len(kept) == len(tail.messages))
         self._append(place, tail, kept)
@@ -544,30 +539,17 @@ class OpenFiles:
         tail.written = len(tail.messages)
         if not records:
             return
-        path, whole = self._path(place), "yes" if self._files[place].is_whole else "no"
+        whole = "yes" if self._files[place].is_whole else "no"
         metadata = {"first": str(tail.begin), "topic_id": self.epochs[place.topic].topic_id, "whole": whole}
         try:
-            path.parent.mkdir(exist_ok=True)
-            with path.open("a+b") as opened:
-                formats.append(opened, records, metadata)
+            self.writer.zone.append_open(_name(place), records, metadata)
         except FileNotFoundError:  # the folder of the zone is gone, which the next file says
             self._files.pop(place, None)  # so that the file is written as a whole once the folder is back
-        except OSError as error:
-            if error.errno in NO_SPACE:
-                raise DiskFull(path.parent, error.strerror or "no space left") from error
-            raise
 
-    def _path(self, place: Place) -> Path:
-        return self.writer.zone.folder / OPEN / f"{place.topic}.{place.partition}"
+
+def _name(place: Place) -> str:
+    return f"{OPEN}/{place.topic}.{place.partition}"
 
 
 def _is_ordered(records: Sequence[Record]) -> bool:
     return all(one.offset < other.offset for one, other in pairwise(records))
-
-
-def _content(path: Path) -> tuple[dict[str, str], list[Record], int]:
-    try:
-        with path.open("rb") as opened:
-            return formats.read_appended(opened)
-    except FileNotFoundError:
-        return {}, [], 0

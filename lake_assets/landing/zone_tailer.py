@@ -402,12 +402,12 @@ class ZoneTailer:
 
     def _write_open_files(self) -> None:
         """Write what was read, if it was read of the recorded topic; if Kafka cannot say so, it is read again later."""
+        same = {}
         with suppress(ServiceError):
-            same = {}
             for place, tail in list(self._tails.items()):
                 if tail.written == len(tail.messages) or self._is_same_topic(place):
                     same[place] = tail
-            self._open_files.write(same)
+        self._open_files.write(same)
 
     def _record_idle(self) -> None:
         spans: list[IdleSpan] = []

@@ -26,7 +26,8 @@ from pathlib import Path
 from uuid import uuid4
 
 from lake_assets.base.failpoints import reach
-from lake_assets.errors import FilesDiffer, LakeError, UsageError, ZoneMismatch, suggestion
+from lake_assets.connections.storage import storage_at
+from lake_assets.errors import FilesDiffer, LakeError, ServiceError, UsageError, ZoneMismatch, suggestion
 from lake_assets.landing.files import MARKER, Draft, Zone
 from lake_assets.landing.manifest import (
     CURRENT_STAGES,
@@ -54,12 +55,19 @@ class ZoneWriter:
     zone: Zone
     manifest: Manifest
 
-    def storage_problem(self) -> ZoneMismatch | None:
-        """Return why the folder and the manifest do not belong together; None if they do, or if both are new.
+    def storage_problem(self) -> ZoneMismatch | ServiceError | None:
+        """Return why the storage and the manifest do not belong together; None if they do, or if both are new.
 
-        A zone of an earlier version has no marker: its folder is known by its files.
+        A zone of an earlier version has no marker: its folder is known by its files. A store that does not answer is a
+        problem, too, of which nothing else is known.
         """
-        zone, folder = self.zone.name, self.zone.folder
+        try:
+            return self._mismatch()
+        except ServiceError as error:
+            return error
+
+    def _mismatch(self) -> ZoneMismatch | None:
+        zone, folder = self.zone.name, self.zone.storage.address
         marked, recorded = self.zone.storage_id(), self.manifest.storage_id(zone)
         if marked is not None and marked == recorded:
             return None
@@ -88,10 +96,11 @@ class ZoneWriter:
         return None
 
     def require_storage(self) -> None:
-        """Check that folder and manifest belong together, and mark them if nobody has.
+        """Check that storage and manifest belong together, and mark them if nobody has.
 
         Raises:
             ZoneMismatch: They do not.
+            ServiceError: The object store of the zone does not answer.
         """
         problem = self.storage_problem()
         if problem is not None:
@@ -159,10 +168,9 @@ class ZoneWriter:
         reach("landing-drafted")
         try:
             self.require_storage()
-        except ZoneMismatch:
+            self._put(draft)
+        finally:
             draft.path.unlink(missing_ok=True)
-            raise
-        self._put(draft)
         reach("landing-put")
         try:
             yield
@@ -178,10 +186,8 @@ class ZoneWriter:
     def _put(self, draft: Draft) -> None:
         entry = self.entry(draft.file.name)
         if entry is None or entry.verdict == "quarantined":
-            draft.put(self.zone.path(draft.file.name))
-        else:
-            # A file that the manifest has is never overwritten; the add compares the draft with it.
-            draft.path.unlink()
+            self.zone.put(draft)
+        # Else: a file that the manifest has is never overwritten; the add compares the draft with it.
 
 
 ZONES = ("a", "b")
@@ -203,19 +209,25 @@ def open_zones(settings: Settings, names: Iterable[str] = ()) -> list[ZoneWriter
         if name not in ZONES:
             raise no_such_zone(name)
     manifest = open_manifest(settings)
-    return [ZoneWriter(Zone(name, settings.landing_folder / name), manifest) for name in wanted]
+    return [ZoneWriter(zone_of(settings, name), manifest) for name in wanted]
+
+
+def zone_of(settings: Settings, name: str) -> Zone:
+    """Return a zone of a home, with its storage: a folder or an object store."""
+    scratch = settings.landing_folder / name
+    return Zone(name, storage_at(settings, settings.landing_address(name), scratch=scratch))
 
 
 def landed_without_manifest(settings: Settings) -> int:
-    """Return how many landed files the folders of zones have although the manifest does not exist."""
+    """Return how many landed files the zones have although the manifest does not exist. Raises `ServiceError`."""
     if has_landed(settings):
         return 0
-    return sum(len(Zone(name, settings.landing_folder / name).landed_names()) for name in ZONES)
+    return sum(len(zone_of(settings, name).landed_names()) for name in ZONES)
 
 
 def other_zones(settings: Settings, name: str) -> list[Zone]:
-    """Return the folders of all zones but one."""
-    return [Zone(other, settings.landing_folder / other) for other in ZONES if other != name]
+    """Return all zones but one."""
+    return [zone_of(settings, other) for other in ZONES if other != name]
 
 
 def no_such_zone(name: str) -> UsageError:

@@ -299,7 +299,8 @@ def _places(settings: Settings) -> Iterator[str]:
         "Catalog": settings.catalog_address,
         "Manifest of landed files": settings.landing_manifest_address,
         "Files of tables": settings.warehouse_address,
-        "Landed files": str(settings.landing_folder),
+        "Landed files": str(settings.landing or settings.landing_folder),
+        **{f"Landed files of zone {zone}": str(address) for zone, address in settings.landing_zones.items()},
         "Segments of served tables": str(settings.segments),
     }
     for what, address in addresses.items():

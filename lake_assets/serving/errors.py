@@ -43,7 +43,7 @@ import errno
 from collections.abc import Iterable, Mapping
 from datetime import datetime
 
-from lake_assets.errors import ServingError, UsageError, named, suggestion
+from lake_assets.errors import ServiceError, ServingError, UsageError, named, suggestion
 
 MAX_ANSWER_CHARACTERS = 500
 """Of another service's answer, in a message."""
@@ -222,9 +222,10 @@ class QuotaExceeded(PushFailed):
 class UploadStopped(PushFailed):
     """A folder could not be written to. variable: of the environment, which names the folder."""
 
-    def __init__(self, table: str, why: OSError, *, folder: str, variable: str) -> None:
-        is_full = why.errno in (errno.ENOSPC, errno.EDQUOT)
-        reason = "its disk is full" if is_full else str(why)
+    def __init__(self, table: str, why: OSError | ServiceError, *, folder: str, variable: str) -> None:
+        is_full = isinstance(why, OSError) and why.errno in (errno.ENOSPC, errno.EDQUOT)
+        reason = why.problem.rstrip(".") if isinstance(why, ServiceError) else str(why)
+        reason = "its disk is full" if is_full else reason
         remedy = "Free space" if is_full else "Give access"
         super().__init__(
             f"{table} could not be written to {folder}: {reason}.",

@@ -7,19 +7,18 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from functools import cached_property
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from kazoo.exceptions import KazooException
 
 from lake_assets.connections.addresses import zookeeper_address
-from lake_assets.connections.catalog import file_io
+from lake_assets.connections.storage import storage_at
 from lake_assets.connections.zookeeper import zookeeper_error
 from lake_assets.coordination import zookeeper_client
 from lake_assets.errors import ServiceError
 from lake_assets.serving.lineage import Retention
 from lake_assets.serving.registry import Registry
-from lake_assets.serving.store import Leases, ObjectFiles, Policy, QueryLimits, SegmentFiles, Store
+from lake_assets.serving.store import Leases, Policy, QueryLimits, SegmentFiles, Store
 
 if TYPE_CHECKING:
     from kazoo.client import KazooClient
@@ -110,9 +109,7 @@ def open_serving(zk: KazooClient, settings: Settings, *, clock: Callable[[], dat
 
 def segment_files(settings: Settings) -> SegmentFiles:
     """Return the files of segments that the settings name: in a folder or in an object store."""
-    if isinstance(settings.segments, Path):
-        return SegmentFiles(settings.segments)
-    return ObjectFiles(settings.segments, file_io(settings, settings.segments))
+    return SegmentFiles(storage_at(settings, settings.segments, scratch=settings.home / "serving"))
 
 
 def push_problems(settings: Settings) -> list[Problem]:

@@ -21,7 +21,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import re
 import shutil
 import time
@@ -38,6 +37,7 @@ from typing import TYPE_CHECKING, BinaryIO, TypeVar, cast
 from kazoo.exceptions import KazooException, NoNodeError
 
 from lake_assets.base.failpoints import reach
+from lake_assets.connections.storage import COPY_BYTES, PARTIAL, Folder, Storage
 from lake_assets.connections.zookeeper import answer, retry_for
 from lake_assets.errors import ServiceError, ServingError, UsageError
 from lake_assets.errors.described import describe
@@ -81,18 +81,13 @@ if TYPE_CHECKING:
 
     from kazoo.client import KazooClient
     from kazoo.interfaces import IAsyncResult
-    from pyarrow.fs import FileInfo
-    from pyiceberg.io.pyarrow import PyArrowFileIO
 
 SEGMENT_ROWS = 250_000
 """Rows of a segment, at most. DuckDB reads segments in parallel, in row groups of 122,880."""
 
 SUFFIX = ".parquet"
-PARTIAL = ".partial"
 NO_VALUE = "Null"
 """The type of a column that has none."""
-
-COPY_BYTES = 1 << 20
 
 FOLDER = "lake-push-"
 """Prefix of a push's folder of drafts, and of copies from an object store, in the system's temporary folder."""
@@ -143,15 +138,19 @@ def push_of(segment: str) -> str | None:
 
 
 class SegmentFiles:
-    """The segment files of one machine, or of a folder that is mounted on all. folder: of all tables."""
+    """The segment files of a folder, or of an object store. A query reads files of this machine.
 
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
+    Of an object it reads a copy, which is kept for as long as the process runs. A copy is deleted when another one is
+    made and its segment is stored no more: then no lease was left that led to it.
+    """
 
-    @property
-    def address(self) -> str:
-        """Of all tables."""
-        return str(self.folder)
+    def __init__(self, storage: Storage) -> None:
+        self.storage = storage
+        if isinstance(storage, Folder):
+            self.folder = storage.path
+        else:
+            self._copies = TemporaryDirectory(prefix=FOLDER)
+            self.folder = Path(self._copies.name)
 
     def path(self, table: str, segment: str) -> Path:
         """Return the path at which this machine reads a segment, whether or not it exists.
@@ -159,115 +158,12 @@ class SegmentFiles:
         Raises:
             UsageError: A name is not valid.
         """
-        return self.folder / checked_table(table) / f"{checked_segment(segment)}{SUFFIX}"
-
-    def fetch(self, table: str, segment: str) -> None:
-        """Bring a segment to its path, if it is elsewhere."""
-
-    def open(self, table: str, segment: str) -> BinaryIO:
-        """Open the stored file of a segment. Raises `OSError`."""
-        return self.path(table, segment).open("rb")
-
-    def upload(self, table: str, segment: str, source: Path) -> None:
-        """Copy a file. It gets its final name once it is complete and flushed to the disk.
-
-        Raises:
-            UploadStopped: The folder cannot be written to.
-        """
-        target = self.path(table, segment)
-        with writing(table, self.address, "LAKE_SERVING_FOLDER"):
-            target.parent.mkdir(parents=True, exist_ok=True)
-            partial = target.with_suffix(PARTIAL)
-            shutil.copyfile(source, partial)
-            _flush(partial)
-            partial.rename(target)
-            _flush(target.parent)
-
-    def verify(self, table: str, info: SegmentInfo) -> None:
-        """Read a segment back, and compare its checksum and its row count.
-
-        Raises:
-            UploadDamaged: They differ, or the file cannot be read.
-        """
-        import pyarrow.parquet as pq
-        from pyarrow import ArrowException
-
-        try:
-            found = self.sha256(table, info.name)
-            if found != info.sha256:
-                raise UploadDamaged(table, info.name, f"its checksum is {found}, not {info.sha256}")
-            with self.open(table, info.name) as file:
-                rows = pq.read_metadata(file).num_rows
-        except (OSError, ArrowException) as error:
-            raise UploadDamaged(table, info.name, f"it cannot be read: {error}") from error
-        if rows != info.rows:
-            raise UploadDamaged(table, info.name, f"it has {rows} rows, not {info.rows}")
-
-    def sha256(self, table: str, segment: str) -> str:
-        """Return the SHA-256 checksum of a stored file, hexadecimal. Raises `OSError`."""
-        with self.open(table, segment) as file:
-            return hashlib.file_digest(cast("BufferedReader", file), "sha256").hexdigest()
-
-    def tables(self) -> list[str]:
-        """Return the tables that have a folder, by name."""
-        folders = [path.name for path in self.folder.glob("*") if path.is_dir()]
-        return sorted(name for name in folders if is_table(name))
-
-    def stored(self, table: str) -> dict[str, int]:
-        """Return segment → bytes of its files, including files that are being written.
-
-        Files whose names are not names of segments are ignored.
-        """
-        found: Counter[str] = Counter()
-        for name, size in self._files(table):
-            segment, dot, suffix = name.rpartition(".")
-            if dot + suffix in (SUFFIX, PARTIAL) and is_segment(segment):
-                found[segment] += size
-        return dict(found)
-
-    def remove(self, table: str, segments: Iterable[str]) -> None:
-        """Remove the files of segments, if they exist."""
-        for name in sorted(segments):
-            file = self.path(table, name)
-            file.unlink(missing_ok=True)
-            file.with_suffix(PARTIAL).unlink(missing_ok=True)
-
-    def _files(self, table: str) -> Iterator[tuple[str, int]]:
-        """Names and sizes; by `scandir`, because each switch lists thousands of files: paths take twice as long."""
-        with suppress(FileNotFoundError), os.scandir(self.folder / checked_table(table)) as found:
-            for file in found:
-                with suppress(FileNotFoundError):  # removed or renamed since it was listed
-                    yield file.name, file.stat().st_size
-
-
-class ObjectFiles(SegmentFiles):
-    """The segment files of an object store. A query reads a copy, which is kept for as long as the process runs.
-
-    An object appears once it is complete. A copy is deleted when another one is made and its segment is stored no more:
-    then no lease was left that led to it.
-    """
-
-    def __init__(self, url: str, io: PyArrowFileIO) -> None:
-        """Copy nothing yet.
-
-        Args:
-            url: Of the folder of all tables: s3://lake/serving.
-            io: Reads and writes there.
-        """
-        scheme, host, path = io.parse_location(url.rstrip("/"), io.properties)
-        self._url, self._store, self._root = url.rstrip("/"), io.fs_by_scheme(scheme, host), path
-        self._copies = TemporaryDirectory(prefix=FOLDER)
-        super().__init__(Path(self._copies.name))
-
-    @property
-    def address(self) -> str:
-        """Of all tables."""
-        return self._url
+        return self.folder / self._name(table, segment)
 
     def fetch(self, table: str, segment: str) -> None:
         """Copy a segment to its path, unless it is there. Without an object there is no copy."""
         path = self.path(table, segment)
-        if path.exists():
+        if isinstance(self.storage, Folder) or path.exists():
             return
         path.parent.mkdir(exist_ok=True)
         with suppress(FileNotFoundError), self.open(table, segment) as found:
@@ -281,61 +177,69 @@ class ObjectFiles(SegmentFiles):
                     other.unlink(missing_ok=True)
 
     def open(self, table: str, segment: str) -> BinaryIO:
-        """Open the object of a segment. Raises `FileNotFoundError` or `ServiceError`."""
-        with self._asking():
-            opened: BinaryIO = self._store.open_input_file(self._key(table, segment))
-        return opened
+        """Open the stored file of a segment. Raises `OSError` or `ServiceError`."""
+        return self.storage.open(self._name(table, segment))
 
     def upload(self, table: str, segment: str, source: Path) -> None:
-        """Write a file to an object. Raises `UploadStopped`."""
-        with (
-            writing(table, self._url, "LAKE_SERVING_FOLDER"),
-            source.open("rb") as file,
-            self._store.open_output_stream(self._key(table, segment)) as target,
-        ):
-            shutil.copyfileobj(file, target, COPY_BYTES)
+        """Copy a file. It gets its final name once it is complete, and flushed to the disk.
+
+        Raises:
+            UploadStopped: The folder, or the object store, cannot be written to.
+        """
+        with writing(table, self.storage.address, "LAKE_SERVING_FOLDER"):
+            self.storage.put(self._name(table, segment), source)
+
+    def verify(self, table: str, info: SegmentInfo) -> None:
+        """Read a segment back, and compare its checksum and its row count.
+
+        Raises:
+            UploadDamaged: They differ, or the file cannot be read.
+        """
+        import pyarrow.parquet as pq
+        from pyarrow import ArrowException
+
+        try:
+            with self.open(table, info.name) as file:
+                found = hashlib.file_digest(cast("BufferedReader", file), "sha256").hexdigest()
+                if found != info.sha256:
+                    raise UploadDamaged(table, info.name, f"its checksum is {found}, not {info.sha256}")
+                rows = pq.read_metadata(file).num_rows
+        except (OSError, ArrowException) as error:
+            raise UploadDamaged(table, info.name, f"it cannot be read: {error}") from error
+        if rows != info.rows:
+            raise UploadDamaged(table, info.name, f"it has {rows} rows, not {info.rows}")
+
+    def sha256(self, table: str, segment: str) -> str:
+        """Return the SHA-256 checksum of a stored file, hexadecimal. Raises `OSError` or `ServiceError`."""
+        with self.open(table, segment) as file:
+            return hashlib.file_digest(cast("BufferedReader", file), "sha256").hexdigest()
 
     def tables(self) -> list[str]:
         """Return the tables that have a folder, by name."""
-        return sorted(
-            info.base_name for info in self._list(self._root) if not info.is_file and is_table(info.base_name)
-        )
+        return [name for name in self.storage.folders() if is_table(name)]
+
+    def stored(self, table: str) -> dict[str, int]:
+        """Return segment → bytes of its files, including files that are being written.
+
+        Files whose names are not names of segments are ignored.
+        """
+        found: Counter[str] = Counter()
+        for stored in self.storage.files(checked_table(table)):
+            segment, dot, suffix = stored.name.rpartition(".")
+            if dot + suffix in (SUFFIX, PARTIAL) and is_segment(segment):
+                found[segment] += stored.bytes
+        return dict(found)
 
     def remove(self, table: str, segments: Iterable[str]) -> None:
-        """Delete the objects of segments, if they exist."""
+        """Remove the files of segments, if they exist."""
         for name in sorted(segments):
-            with suppress(FileNotFoundError), self._asking():
-                self._store.delete_file(self._key(table, name))
+            file = self._name(table, name)
+            self.storage.remove(file)
+            if isinstance(self.storage, Folder):
+                self.storage.remove(file.removesuffix(SUFFIX) + PARTIAL)
 
-    def _key(self, table: str, segment: str) -> str:
-        path = self.path(table, segment)
-        return f"{self._root}/{path.parent.name}/{path.name}"
-
-    def _files(self, table: str) -> Iterator[tuple[str, int]]:
-        for info in self._list(f"{self._root}/{checked_table(table)}"):
-            if info.is_file:
-                yield info.base_name, info.size
-
-    def _list(self, key: str) -> list[FileInfo]:
-        from pyarrow.fs import FileSelector
-
-        with self._asking():
-            found: list[FileInfo] = self._store.get_file_info(FileSelector(key, allow_not_found=True))
-        return found
-
-    @contextmanager
-    def _asking(self) -> Iterator[None]:
-        """A store that does not answer, or refuses, says nothing about an object."""
-        try:
-            yield
-        except FileNotFoundError:
-            raise
-        except OSError as error:
-            raise ServiceError(
-                f"The object store of {self._url} does not answer, or refuses access: {error}.",
-                remedy="Check LAKE_SERVING_FOLDER, the network, and LAKE_CATALOG__S3__ENDPOINT, "
-                "LAKE_CATALOG__S3__REGION and the keys, or AWS_REGION, AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY.",
-            ) from error
+    def _name(self, table: str, segment: str) -> str:
+        return f"{checked_table(table)}/{checked_segment(segment)}{SUFFIX}"
 
 
 @contextmanager
@@ -343,7 +247,7 @@ def writing(table: str, folder: str, variable: str) -> Iterator[None]:
     """Raise `UploadStopped` if the block cannot write to a folder. variable: of the environment, which names it."""
     try:
         yield
-    except OSError as error:
+    except (OSError, ServiceError) as error:
         raise UploadStopped(table, error, folder=folder, variable=variable) from error
 
 
@@ -370,14 +274,6 @@ def checksum(of_files: Iterable[str]) -> str:
     """Return one checksum of many, independent of their order: SHA-256 of the sorted ones, hexadecimal."""
     text = "\n".join(sorted(of_files))
     return hashlib.sha256(text.encode()).hexdigest()
-
-
-def _flush(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 ROOT = "/serving/leases"
@@ -707,7 +603,7 @@ class Store:
             LineageGone: It has none.
         """
         if state.version is None and stored:
-            raise LineageGone(table, stored, folder=self.files.address)
+            raise LineageGone(table, stored, folder=self.files.storage.address)
 
     def refuse_similar(self, tables: Iterable[str]) -> None:
         """Refuse two tables whose names differ only in case: one table in SQL, and one folder on some systems."""

@@ -252,7 +252,7 @@ def segment_folders(settings: Settings, states: States | None) -> Iterator[FileS
     if isinstance(settings.segments, Path):
         yield ServedSegments(str(settings.segments.expanduser().absolute()), states)
     else:
-        yield ServedSegments(settings.segments, states, file_io(settings, settings.segments))
+        yield ServedSegments(settings.segments.partition("?")[0], states, file_io(settings, settings.segments))
     temporary = Path(tempfile.gettempdir()).absolute()
     for drafts in sorted(temporary.glob(f"{FOLDER}*")):
         yield DraftFiles(str(drafts))

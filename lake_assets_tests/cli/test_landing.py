@@ -15,6 +15,7 @@ from lake_assets.landing.cutover import Policy
 from lake_assets.landing.records import Record
 from lake_assets.landing.state import SharedState
 from lake_assets.settings import Settings, settings
+from lake_assets_tests.landing.made import path_of
 from lake_assets_tests.landing.scenario import Landed
 
 TOPIC = "raw.signups"
@@ -59,7 +60,7 @@ def test_files_are_merged_scrubbed_and_spread_and_verify_finds_nothing(landed: L
     assert changed in lake("policy", TOPIC, "--messages", "5000")
     landed.assert_equal()
     damaged = landed.files("b")[0]
-    path = landed.writers["b"].zone.path(damaged.name)
+    path = path_of(landed.writers["b"].zone, damaged.name)
     path.write_bytes(path.read_bytes()[:-1])
     done = CliRunner().invoke(landing, ["verify"])
     found, remedy, summary = done.stdout.splitlines()

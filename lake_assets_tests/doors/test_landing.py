@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import sqlite3
 import subprocess
@@ -22,6 +23,7 @@ from confluent_kafka import Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, ResourceType
 
 from lake_assets_tests.doors.lake_door import Done, LakeDoor
+from lake_assets_tests.object_store import KEY, KEY_ID, made_bucket
 
 DECLARED = """
 from lake_assets import Pipeline, RawTable, Subject, Topic
@@ -403,3 +405,133 @@ def wait_until(holds: Callable[[], bool], seconds: float = 120) -> None:
     while not holds():
         assert time.monotonic() < ends_at
         time.sleep(0.5)
+
+
+@dataclass
+class Store:
+    """The bucket `lake` on a server of S3; zones of a shop have URLs in it."""
+
+    shop: Shop
+    address: str
+
+    def __post_init__(self) -> None:
+        self.bucket = made_bucket(self.address)
+        self.shop.lake.environment |= {
+            "LAKE_CATALOG__S3__ACCESS_KEY_ID": KEY_ID,
+            "LAKE_CATALOG__S3__SECRET_ACCESS_KEY": KEY,
+            "LAKE_LANDING_DEADLINE_SECONDS": "1",
+        }
+
+    def url(self, prefix: str, address: str | None = None) -> str:
+        return f"s3://lake/{prefix}?endpoint={address or self.address}"
+
+    def files(self, prefix: str) -> dict[str, bytes]:
+        """The objects below a prefix by what follows it; pyarrow keeps empty ones for folders."""
+        found = self.bucket.list_objects_v2(Bucket="lake", Prefix=f"{prefix}/").get("Contents", [])
+        keys = [entry["Key"] for entry in found if entry["Size"]]
+        return {key.removeprefix(f"{prefix}/"): self.read(key) for key in keys}
+
+    def read(self, key: str) -> bytes:
+        content: bytes = self.bucket.get_object(Bucket="lake", Key=key)["Body"].read()
+        return content
+
+    def put(self, key: str, content: bytes) -> None:
+        self.bucket.put_object(Bucket="lake", Key=key, Body=content)
+
+
+def test_one_zone_in_a_folder_and_the_other_in_an_object_store(shop: Shop, s3: str) -> None:
+    store = Store(shop, s3)
+    shop.lake.environment["LAKE_LANDING_ZONES"] = json.dumps({"b": store.url("zones/b")})
+    shop.send(f"o{n}" for n in range(4))
+    assert shop.land().code == 0
+
+    def landed() -> dict[str, bytes]:
+        return {name: content for name, content in store.files("zones/b").items() if re.fullmatch(r"[^/]*\.avro", name)}
+
+    assert len(landed()) >= 4
+    assert landed() == files(shop, "a")
+    assert not list((shop.lake.home / "landing" / "b").glob("*"))
+    rotten, deleted, *_ = sorted(landed())
+    store.put(f"zones/b/{rotten}", landed()[rotten][:-1])
+    store.bucket.delete_object(Bucket="lake", Key=f"zones/b/{deleted}")
+    store.put("zones/b/" + (stray := f"{shop.topic}-0-of-1-{'0' * 32}.avro"), b"of nobody")
+
+    def findings() -> dict[str, str]:
+        found = json.loads(shop.lake.run("landing", "verify", "--json").out)["findings"]
+        return {finding["name"]: finding["problem"] for finding in found}
+
+    expected = {
+        rotten: "has other bytes than were written",
+        deleted: "is not where it was written",
+        stray: "is not in the manifest",
+    }
+    wait_until(lambda: findings() == expected)  # the stray one once it is older than the deadline
+    assert len(read(shop)) == 4
+    shop.lake("landing", "repair")
+    shop.lake("landing", "verify")
+    assert landed() == files(shop, "a")
+    assert store.files("zones/b/quarantine") == {stray: b"of nobody"}
+
+    away = {"LAKE_LANDING_ZONES": json.dumps({"b": store.url("zones/b", "http://127.0.0.1:1")})}
+    shop.send(["o4", "o5"])
+    told = "The object store of s3://lake/zones/b does not answer"
+    for words in (
+        ["landing", "run", "--once"],
+        ["landing", "status"],
+        ["landing", "verify"],
+        ["landing", "repair"],
+    ):
+        done = shop.lake.run(*words, **away)
+        assert done.code == 1
+        assert told in " ".join(done.text.split())
+    assert len(files(shop, "a")) >= 6
+    assert len(json.loads(shop.lake("landing", "read", shop.topic, "--open", "--json", **away))) == 6
+    assert shop.orders() == [f"o{n}" for n in range(4)]
+    assert shop.land().code == 0
+    assert shop.orders() == [f"o{n}" for n in range(6)]
+    assert landed() == files(shop, "a")
+    shop.lake("landing", "verify")
+    shop.lake("landing", "status")
+
+
+@pytest.mark.journey
+def test_both_zones_in_an_object_store(shop: Shop, s3: str) -> None:
+    store = Store(shop, s3)
+    shop.lake.environment |= {"LAKE_LANDING": store.url("landing"), "LAKE_LANDING_FILE_MESSAGES": "10"}
+
+    def records() -> list[str]:
+        return sorted(str(row["order_id"]) for row in read(shop, "--open"))
+
+    with landing(shop):
+        shop.send(["o1", "o2", "o3"], customer="gone")
+        wait_until(lambda: len(records()) == 3)
+        shop.send(["o4"])
+        wait_until(lambda: len(records()) == 4)
+    assert store.files(f"landing/b/open/{shop.topic}.0")
+    last = max(store.files(f"landing/a/open/{shop.topic}.0"))
+    store.put(f"landing/a/open/{shop.topic}.0/{last}", b"rotten")
+    assert records() == ["o1", "o2", "o3", "o4"]  # of the other zone
+    shop.send([f"p{n}" for n in range(16)])
+    assert shop.land("--no-heartbeats").code == 0
+    assert len(records()) == 20
+    assert 10 <= len(read(shop)) < 20
+    shop.lake("landing", "verify")
+    shop.lake("landing", "compact")
+    shop.lake("landing", "reshard", shop.topic, "2")
+    assert shop.land().code == 0
+    shop.lake("erase", "customer", "gone")
+    assert len(records()) == 17
+    assert shop.orders() == sorted(str(row["order_id"]) for row in read(shop))
+    shop.lake("erasure", "certify", "customer", "gone")
+    shop.lake("landing", "compact", "--keep-hours", "0")
+    shop.lake("landing", "verify")
+    shop.lake("landing", "page")
+    names = [
+        {name for name in store.files(f"landing/{zone}") if "/" not in name and name != "zone.json"} for zone in "ab"
+    ]
+    assert names[0] == names[1]
+    assert all(name.endswith(".parquet") for name in names[0])
+    assert sorted(path.name for path in (shop.lake.home / "landing").rglob("*") if path.is_file()) == [
+        "a.lock",
+        "b.lock",
+    ]

@@ -20,6 +20,7 @@ from lake_assets.landing.manifest import DELETIONS, RANGES, FileRows
 from lake_assets.landing.operations import sweep
 from lake_assets.landing.records import DataFile
 from lake_assets.settings import PROJECT, Settings
+from lake_assets_tests.landing.made import path_of
 from lake_assets_tests.landing.scenario import DEADLINE, NOW, WHOLE, Landed, sent
 from lake_assets_tests.outcomes import Outcomes, table
 
@@ -52,7 +53,7 @@ class Played:
     def path(self, zone: str = "b") -> Path:
         """A file of partition 0."""
         (file,) = [f for f in self.landed.files(zone) if 0 in f.ranges]
-        return self.landed.writers[zone].zone.path(file.name)
+        return path_of(self.landed.writers[zone].zone, file.name)
 
     def change(self, place: Callable[[bytes], int]) -> None:
         """Flip a bit of a file of zone b, at a place in its bytes."""
@@ -123,14 +124,14 @@ def removed(played: Played) -> None:
 def exchanged(played: Played) -> None:
     played.land_rest()
     other = next(f for f in played.landed.files("b") if 1 in f.ranges)
-    played.path().write_bytes(played.landed.writers["b"].zone.path(other.name).read_bytes())
+    played.path().write_bytes(path_of(played.landed.writers["b"].zone, other.name).read_bytes())
 
 
 def lost_write(played: Played) -> None:
     writer = played.landed.writers["b"]
     draft = writer.zone.draft(str(WHOLE), {0: (0, 2)}, HERE)
-    place = writer.zone.path(draft.file.name)
-    draft.put(place)
+    place = path_of(writer.zone, draft.file.name)
+    writer.zone.put(draft)
     os.utime(place, times=(NOW.timestamp(), NOW.timestamp()))
     played.landed.clock += 2 * DEADLINE
 

@@ -19,7 +19,6 @@ from lake_assets.engagement.topics import KafkaTopic
 from lake_assets.incremental.engine.erasures import Erasures
 from lake_assets.incremental.engine.iceberg import create_raw, load
 from lake_assets.landing.cutover import Policy
-from lake_assets.landing.files import Zone
 from lake_assets.landing.kafka import beat, partitions
 from lake_assets.landing.loading import Loaded, Loader
 from lake_assets.landing.manifest import open_manifest
@@ -27,7 +26,7 @@ from lake_assets.landing.messages import feeds
 from lake_assets.landing.records import parse_shard
 from lake_assets.landing.tail import Closed, Delivery
 from lake_assets.landing.zone_tailer import ZoneTailer
-from lake_assets.landing.zones import ZoneWriter
+from lake_assets.landing.zones import ZoneWriter, zone_of
 from lake_assets.membership import PIPELINE
 from lake_assets.membership.raw import RAW
 from lake_assets.settings import Settings, settings
@@ -113,7 +112,7 @@ class Landings:
         beat(self.servers, dict.fromkeys((feed.topic for feed in self.feeds), at))
 
     def writer(self, zone: str) -> ZoneWriter:
-        return ZoneWriter(Zone(zone, self.home.landing_folder / zone), self.manifest)
+        return ZoneWriter(zone_of(self.home, zone), self.manifest)
 
     def tail(self, zone: str, *, read_at_once: int = 1000, spoil: int | None = None) -> ZoneTailer:
         """A zone, drained. spoil: of each partition, the file that begins there has its first record changed."""

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from pathlib import Path
 
+from lake_assets.connections.storage import Folder
+from lake_assets.landing.files import Zone
 from lake_assets.landing.records import Checksum, DataFile, Record
 
 
@@ -18,6 +21,12 @@ def record(offset: int, *, partition: int = 0, value: bytes = b"value", key: str
     return Record(
         partition, offset, 1_000 * offset, None if key is None else key.encode(), value, (("source", b"test"),)
     )
+
+
+def path_of(zone: Zone, name: str = "") -> Path:
+    """The path of a file of a zone, or its folder."""
+    assert isinstance(zone.storage, Folder)
+    return zone.storage.path / name
 
 
 def key_of(record: Record) -> str | None:

@@ -18,7 +18,6 @@ from lake_assets.errors import ServiceError
 from lake_assets.incremental.engine.erasures import Erasures
 from lake_assets.incremental.engine.iceberg import create_raw, load
 from lake_assets.landing.cutover import Policy
-from lake_assets.landing.files import Zone
 from lake_assets.landing.heal import Finding, verify
 from lake_assets.landing.kafka import topic_ids
 from lake_assets.landing.loading import Loader
@@ -27,7 +26,7 @@ from lake_assets.landing.messages import Feed
 from lake_assets.landing.records import DataFile
 from lake_assets.landing.tail import Delivery
 from lake_assets.landing.zone_tailer import ZoneTailer
-from lake_assets.landing.zones import ZoneWriter
+from lake_assets.landing.zones import ZoneWriter, zone_of
 from lake_assets.membership.raw import SIGNUPS
 from lake_assets.settings import Settings
 
@@ -59,7 +58,7 @@ class OneTopic:
 
     @property
     def writers(self) -> list[ZoneWriter]:
-        return [ZoneWriter(Zone(zone, self.home.landing_folder / zone), self.manifest) for zone in ("a", "b")]
+        return [ZoneWriter(zone_of(self.home, zone), self.manifest) for zone in ("a", "b")]
 
     def send(self, names: Iterable[object], *, partition: int = 0, broken: Sequence[object] = ()) -> None:
         """A signup of each name; those that are broken make no row."""

@@ -7,7 +7,6 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 
 from lake_assets.base.failpoints import EXIT_CODE
-from lake_assets.landing.files import Zone
 from lake_assets.landing.heal import Finding, verify
 from lake_assets.landing.manifest import ALL_STAGES, FileRows, Manifest, Verdict, open_manifest
 from lake_assets.landing.messages import Scrub
@@ -15,7 +14,7 @@ from lake_assets.landing.operations import GroupLimits, merge, scrub, sweep, to_
 from lake_assets.landing.records import Checksum, DataFile, Record, Shard, checksum, shards
 from lake_assets.landing.reshard import reshard
 from lake_assets.landing.state import DeletionRequest, SharedState
-from lake_assets.landing.zones import ZoneWriter
+from lake_assets.landing.zones import ZoneWriter, zone_of
 from lake_assets.settings import Settings, settings
 from lake_assets_tests.landing.made import key_of, record
 from lake_assets_tests.processes import Child, environment
@@ -54,9 +53,7 @@ class Landed:
 
     def __post_init__(self) -> None:
         self.manifest = open_manifest(self.settings)
-        self.writers = {
-            zone: ZoneWriter(Zone(zone, self.settings.landing_folder / zone), self.manifest) for zone in self.zones
-        }
+        self.writers = {zone: ZoneWriter(zone_of(self.settings, zone), self.manifest) for zone in self.zones}
 
     def land(self, zone: str, partition: int, first: int, records: Iterable[Record] | None = None) -> Verdict:
         """Three messages from an offset on, or others in their place, as a file of a zone."""

@@ -31,6 +31,7 @@ from lake_assets.landing.zone_tailer import _belongs_to, missing_files
 from lake_assets.membership.raw import SIGNUPS
 from lake_assets.settings import Settings
 from lake_assets_tests.landing.loads import signup
+from lake_assets_tests.landing.made import path_of
 from lake_assets_tests.landing.scenario import EVER, LIMITS, TOPIC, Landed
 
 ORDERS = range(int(os.environ.get("LAKE_TEST_LANDING_ORDERS", "0"))) or (0, 1, 6, 20)
@@ -162,7 +163,7 @@ class Order:
         files = self.landed.files(zone)
         if files:
             file = self.chance.choice(files)
-            self.landed.writers[zone].zone.path(file.name).write_bytes(b"")
+            path_of(self.landed.writers[zone].zone, file.name).write_bytes(b"")
             decide(list(self.landed.writers.values()), zone, file.name, "discard", now=self.landed.clock)
 
     def settle(self) -> None:

@@ -22,6 +22,7 @@ from lake_assets.landing.records import Record
 from lake_assets.landing.tail import Closed, Delivery
 from lake_assets.settings import Settings, settings
 from lake_assets_tests.landing.kafka_scenario import Landings
+from lake_assets_tests.landing.made import path_of
 from lake_assets_tests.landing.one_topic import PATIENCE_SECONDS, SENT_MS, OneTopic, named
 from lake_assets_tests.landing.scenario import EVER
 
@@ -93,7 +94,7 @@ def test_an_old_damaged_file_that_kafka_has_forgotten_comes_from_the_other_zone_
     one.land()
     damaged, lost = (file for file in one.files("a") if file.ranges[0][0] in (0, 10) and not file.holds_dead_letters)
     for writer, file in ((one.writers[0], damaged), (one.writers[0], lost), (one.writers[1], lost)):
-        writer.zone.path(file.name).write_bytes(b"")
+        path_of(writer.zone, file.name).write_bytes(b"")
     for file in (damaged, lost):
         decide(one.writers, "a", file.name, "discard", now=EVER)
     one.forget(20)

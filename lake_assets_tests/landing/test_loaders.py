@@ -24,6 +24,7 @@ from lake_assets.landing.state import IdleSpan, record_idle
 from lake_assets.membership import PIPELINE
 from lake_assets.settings import Settings
 from lake_assets_tests.landing.loads import FEED, die, loader, rows, signup
+from lake_assets_tests.landing.made import path_of
 from lake_assets_tests.landing.scenario import NOW, TOPIC, Landed, quarantine
 
 
@@ -99,12 +100,12 @@ def test_a_damaged_file_is_read_in_the_other_zone(landed: Landed) -> None:
     home = landed.settings
     land(landed, 0)
     (file,) = landed.files("a")
-    landed.writers["a"].zone.path(file.name).write_bytes(b"")
+    path_of(landed.writers["a"].zone, file.name).write_bytes(b"")
     (loaded,) = loader(home).load()
     assert (loaded.zone, loaded.rows) == ("b", 3)
     land(landed, 3)
     for zone in "ab":
-        landed.writers[zone].zone.path(landed.files(zone)[1].name).write_bytes(b"")
+        path_of(landed.writers[zone].zone, landed.files(zone)[1].name).write_bytes(b"")
     with pytest.raises(FileDamaged):
         list(loader(home).load())
 
@@ -135,7 +136,7 @@ def test_files_that_were_replaced_and_removed_since_they_were_chosen_are_no_dama
 
     found = loader(landed.settings)
     happens: list[Callable[[], object]] = [replace_all]
-    zones = [Overtaken(zone.name, zone.folder, happens) for zone in found.zones]
+    zones = [Overtaken(zone.name, zone.storage, happens) for zone in found.zones]
     (loaded,) = replace(found, zones=zones).load()
     assert (loaded.rows, happens) == (6, [])
     assert {file.kind for file in landed.files("a")} == {"columnar"}

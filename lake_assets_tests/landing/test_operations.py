@@ -15,7 +15,7 @@ from lake_assets.landing.records import last_offsets, offsets, shards
 from lake_assets.landing.reshard import reshard
 from lake_assets.landing.state import Round, SharedState
 from lake_assets.settings import Settings
-from lake_assets_tests.landing.made import key_of
+from lake_assets_tests.landing.made import key_of, path_of
 from lake_assets_tests.landing.scenario import EVER, NOW, OF, TOPIC, WHOLE, Landed, quarantine, sent
 
 EVERYTHING = [sent(partition, offset) for partition in range(2) for offset in range(12)]
@@ -208,7 +208,7 @@ def test_a_file_may_be_discarded_while_it_is_provisional_or_when_it_is_damaged(l
     writers, file = list(landed.writers.values()), landed.files("a")[0]
     with pytest.raises(UsageError, match="is verified"):
         decide(writers, "a", file.name, "discard", now=NOW)
-    landed.writers["a"].zone.path(file.name).write_bytes(b"")
+    path_of(landed.writers["a"].zone, file.name).write_bytes(b"")
     decide(writers, "a", file.name, "discard", now=NOW)
     assert [f.problem for f in landed.findings()] == [
         f"({offsets(file)}) of zone b is missing here; the zone lands it again when it starts"

@@ -16,9 +16,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from lake_assets.connections.storage import PARTIAL, Folder
 from lake_assets.serving.errors import UploadStopped
 from lake_assets.serving.push import Writer
-from lake_assets.serving.store import PARTIAL, Policy, SegmentFiles
+from lake_assets.serving.store import Policy, SegmentFiles
 from lake_assets_tests.serving.scenario import ROWS, SEGMENTS, World, fresh_name, now, world
 
 SIZE = "256k"
@@ -53,7 +54,7 @@ def main(hosts: str, name: str, disk: str) -> dict[str, Any]:
     if disk == "mounted":
         subprocess.run(mount(folder), check=True)
     with world(hosts, folder, fresh_name()) as found:
-        files = found.files if disk == "mounted" else FullDevice(folder)
+        files = found.files if disk == "mounted" else FullDevice(Folder(folder))
         writer = Writer(found.registry, files, found.leases, clock=now, policy=Policy(segment_rows=ROWS // SEGMENTS))
         found = replace(found, files=files, writer=writer)
         found.push(1)

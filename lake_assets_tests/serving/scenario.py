@@ -12,6 +12,7 @@ from pathlib import Path
 import pyarrow as pa
 from kazoo.client import KazooClient
 
+from lake_assets.connections.storage import Folder
 from lake_assets.coordination import zookeeper_client
 from lake_assets.serving.lineage import Retention, State
 from lake_assets.serving.push import PushReport, Writer
@@ -85,6 +86,6 @@ class World:
 def world(hosts: str, folder: Path, table: str, *, snapshots: int = 2, quota: int | None = None) -> Iterator[World]:
     """The table, while the block lasts."""
     with zookeeper_client(hosts) as zk:
-        registry, files, leases = Registry(zk), SegmentFiles(folder), Leases(zk)
+        registry, files, leases = Registry(zk), SegmentFiles(Folder(folder)), Leases(zk)
         writer = Writer(registry, files, leases, clock=now, policy=Policy(snapshots, quota, ROWS // SEGMENTS))
         yield World(hosts, zk, table, registry, files, leases, writer, Broker(registry, files, leases))

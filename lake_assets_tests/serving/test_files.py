@@ -11,13 +11,14 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from lake_assets.connections.storage import Folder
 from lake_assets.serving.errors import UploadDamaged
 from lake_assets.serving.registry import SegmentInfo
 from lake_assets.serving.store import SegmentFiles
 
 
 def test_what_is_not_the_segment_that_will_be_registered_is_refused(tmp_path: Path) -> None:
-    files, source = SegmentFiles(tmp_path / "segments"), tmp_path / "draft"
+    files, source = SegmentFiles(Folder(tmp_path / "segments")), tmp_path / "draft"
     pq.write_table(pa.table({"id": [1, 2, 3]}), source)
     digest = hashlib.sha256(source.read_bytes()).hexdigest()
     info = SegmentInfo("s", 3, source.stat().st_size, digest, datetime(2026, 1, 1, tzinfo=UTC), "push")

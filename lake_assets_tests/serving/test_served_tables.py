@@ -432,7 +432,7 @@ class Overtaken(SegmentFiles):
     """Somebody else pushes by force while the second file is written, and a query begins. most: stored from then on."""
 
     def __init__(self, found: World, queries: ExitStack) -> None:
-        super().__init__(found.files.folder)
+        super().__init__(found.files.storage)
         self.found, self.queries, self.uploaded, self.most = found, queries, 0, 0
 
     def upload(self, table: str, segment: str, source: Path) -> None:
@@ -458,7 +458,7 @@ class Repeated(SegmentFiles):
     """While a file is uploaded, the client that has waited too long for the answer uploads it again and switches."""
 
     def __init__(self, found: World, file: Path) -> None:
-        super().__init__(found.files.folder)
+        super().__init__(found.files.storage)
         self.found, self.file = found, file
 
     def upload(self, table: str, segment: str, source: Path) -> None:
@@ -489,7 +489,7 @@ def test_a_name_that_no_table_can_have_leaves_no_failed_push(served: World) -> N
 
 def test_an_upload_that_fails_is_reverted_and_leaves_nothing(served: World) -> None:
     with pytest.raises(UploadDamaged, match="its checksum is"):
-        meddled(served, lambda: None, files=Careless(served.files.folder)).push(1)
+        meddled(served, lambda: None, files=Careless(served.files.storage)).push(1)
     assert served.states == [State.REVERTED]
     assert served.stored() == 0
     served.push(2)

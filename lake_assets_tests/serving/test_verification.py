@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, cast
 
 import pytest
 
+from lake_assets.connections.storage import Folder
 from lake_assets.serving.errors import TableNotServed
 from lake_assets.serving.sources import Reading
 from lake_assets.serving.store import SegmentFiles
@@ -75,7 +76,7 @@ def test_all_that_is_stored_is_compared_and_restored_as_it_was_pushed(served: Wo
     assert restore_from_source(served.files, NO_CATALOG, same, found.lost, segment_rows=ROWS // SEGMENTS) == {seen}
     assert served.seen() == [2]
 
-    copies = SegmentFiles(tmp_path / "copies")
+    copies = SegmentFiles(Folder(tmp_path / "copies"))
     flip(served.files.path(served.table, seen))
     flip(copies.path(served.table, seen))
     assert restore_from_copies(served.files, copies, served.table, found.lost) == {kept}

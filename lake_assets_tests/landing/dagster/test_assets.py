@@ -32,6 +32,7 @@ from lake_assets.landing.state import Ledger, Retention
 from lake_assets.membership import PIPELINE
 from lake_assets.membership.raw import SIGNUPS
 from lake_assets_tests.landing.kafka_scenario import NOW, Landings, sent
+from lake_assets_tests.landing.made import path_of
 
 if TYPE_CHECKING:
     from lake_assets.settings import Settings
@@ -130,7 +131,7 @@ def test_dagster_lands_loads_compares_compacts_and_reshards(
     assert landings.manifest.entries(topic=topic) == resharded
     assert landings.manifest.entries(topic=topic, stages=("retired",)) == []
     assert {e.file.kind for e in landings.manifest.entries(topic=feeds[1].topic)} == {"columnar"}
-    damaged = service.zones[0].zone.path(landings.manifest.entries("a", feeds[1].topic)[0].file.name)
+    damaged = path_of(service.zones[0].zone, landings.manifest.entries("a", feeds[1].topic)[0].file.name)
     content = damaged.read_bytes()
     damaged.write_bytes(b"")
     found = verification.execute_in_process(instance=instance, resources=handed, raise_on_error=False)

@@ -14,7 +14,7 @@ from lake_assets.base.failpoints import FILE_POINTS, LANDED_ERASURE_POINTS
 from lake_assets.base.hours import milliseconds
 from lake_assets.errors import ErasureStopped, FilesDiffer
 from lake_assets.incremental.erasure.certificate import Finding, certify
-from lake_assets.landing.erasure import LandedErasure, landed_folder
+from lake_assets.landing.erasure import LandedErasure, landed_folders
 from lake_assets.landing.heal import decide
 from lake_assets.landing.records import Record, Shard
 from lake_assets.landing.state import SharedState
@@ -76,7 +76,7 @@ def zones(bare_home: Settings) -> Zones:
 
 
 def where(catalog: Catalog, settings: Settings) -> tuple[Finding, ...]:
-    found = certify(catalog, "account", GONE, beside=[landed_folder(settings)])
+    found = certify(catalog, "account", GONE, beside=[*landed_folders(settings)])
     assert found.undecoded == ()
     return found.findings
 

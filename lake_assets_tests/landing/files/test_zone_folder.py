@@ -13,6 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from lake_assets.connections.storage import Folder
 from lake_assets.errors import ConfigurationError, FileDamaged, LandingError, SumsDisagree, UsageError
 from lake_assets.landing import formats
 from lake_assets.landing.files import Zone, read_checked
@@ -42,7 +43,7 @@ def test_what_is_written_is_read_and_always_the_same_bytes(
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_flipped_bit_is_noticed_wherever_it_is(tmp_path: Path, kind: Kind) -> None:
-    draft = Zone("a", tmp_path).draft("t/0-of-1", {0: (0, 1)}, [record(0), record(1)], kind=kind)
+    draft = Zone("a", Folder(tmp_path)).draft("t/0-of-1", {0: (0, 1)}, [record(0), record(1)], kind=kind)
     sound = draft.path.read_bytes()
     damaged = [
         sound[:place] + bytes([sound[place] ^ 1 << place % 8]) + sound[place + 1 :] for place in range(len(sound))
@@ -50,12 +51,12 @@ def test_a_flipped_bit_is_noticed_wherever_it_is(tmp_path: Path, kind: Kind) -> 
     for found in (*damaged, sound[:-1], b""):
         draft.path.write_bytes(found)
         with pytest.raises(FileDamaged):
-            deque(read_checked(draft.path, draft.file), maxlen=0)
+            deque(read_checked(lambda: draft.path.open("rb"), draft.file), maxlen=0)
 
 
 def test_no_row_group_holds_more_than_fits_in_memory(tmp_path: Path) -> None:
     def groups(records: Iterable[Record]) -> list[int]:
-        path = Zone("a", tmp_path).draft("t/0-of-1", {0: (0, 1 << 20)}, records, kind="columnar").path
+        path = Zone("a", Folder(tmp_path)).draft("t/0-of-1", {0: (0, 1 << 20)}, records, kind="columnar").path
         metadata = pq.read_metadata(path)
         return [metadata.row_group(n).num_rows for n in range(metadata.num_row_groups)]
 
@@ -66,16 +67,16 @@ def test_no_row_group_holds_more_than_fits_in_memory(tmp_path: Path) -> None:
 
 def test_a_draft_that_does_not_hold_what_it_should_is_gone(tmp_path: Path) -> None:
     with pytest.raises(SumsDisagree, match="holds offset 9 of partition 0, outside its own"):
-        Zone("a", tmp_path).draft("t/0-of-1", {0: (0, 1)}, [record(9)])
+        Zone("a", Folder(tmp_path)).draft("t/0-of-1", {0: (0, 1)}, [record(9)])
     with pytest.raises(ZeroDivisionError):
-        Zone("a", tmp_path).draft("t/0-of-1", {0: (0, 1)}, (record(1 // n) for n in (1, 0)))
+        Zone("a", Folder(tmp_path)).draft("t/0-of-1", {0: (0, 1)}, (record(1 // n) for n in (1, 0)))
     assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize("name", ["../manifest.db", "/etc/passwd", "t-0-of-1-00.avro", "", "t/0-of-1.avro"])
 def test_a_name_leads_to_no_other_folder(tmp_path: Path, name: str) -> None:
     with pytest.raises(LandingError, match="is not the name of a landed file"):
-        Zone("a", tmp_path).path(name)
+        Zone("a", Folder(tmp_path)).open(name)
 
 
 @pytest.mark.parametrize("text", ["t", "t/4-of-4", "t/0-of-0", "a b/0-of-1", "../0-of-1", "./0-of-1", "t/dead"])
@@ -97,15 +98,16 @@ FULL = """
 import resource, sys
 from pathlib import Path
 from lake_assets.errors import DiskFull
+from lake_assets.connections.storage import Folder
 from lake_assets.landing.files import Zone
 from lake_assets_tests.landing.made import record
 
-zone = Zone("a", Path(sys.argv[1]))
+zone = Zone("a", Folder(Path(sys.argv[1])))
 resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 16, 1 << 16))
 try:
     zone.draft("t/0-of-1", {0: (0, 0)}, [record(0, value=b"x" * (1 << 20))])
 except DiskFull as error:
-    print(error, list(zone.folder.iterdir()), sep="\\n")
+    print(error, list(zone.storage.path.iterdir()), sep="\\n")
 """
 
 

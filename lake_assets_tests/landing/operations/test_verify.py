@@ -8,6 +8,7 @@ from datetime import timedelta
 from lake_assets.landing.files import DRAFT
 from lake_assets.landing.manifest import FileRows
 from lake_assets.settings import Settings
+from lake_assets_tests.landing.made import path_of
 from lake_assets_tests.landing.scenario import DEADLINE, NOW, Landed
 
 SECOND = timedelta(seconds=1)
@@ -34,7 +35,7 @@ def test_what_is_in_work_is_found_after_the_deadline_and_not_before(bare_home: S
     landed = Landed(bare_home)
     landed.land("a", 0, 0)
     (waiting,) = landed.files("a")
-    folder = landed.writers["a"].zone.folder
+    folder = path_of(landed.writers["a"].zone)
     for name in (f"{DRAFT}x", "unknown.avro"):
         (folder / name).touch()
     for path in folder.iterdir():

@@ -10,6 +10,7 @@ import sqlalchemy as sa
 from lake_assets.landing.heal import Repaired, decide, repair
 from lake_assets.landing.manifest import ENDS, EPOCHS, LOSSES, RANGES, STOPS, FileRows, open_manifest
 from lake_assets.settings import Settings
+from lake_assets_tests.landing.made import path_of
 from lake_assets_tests.landing.scenario import DEADLINE, EVER, NOW, Landed
 
 
@@ -24,7 +25,7 @@ def lose_rows(landed: Landed, zones: Iterable[str]) -> None:
         with landed.manifest.change() as (connection, _):
             FileRows(connection).remove(zone, file.name)
         for name in landed.writers[zone].zone.names(EVER):
-            os.utime(landed.writers[zone].zone.path(name), (NOW.timestamp(), NOW.timestamp()))
+            os.utime(path_of(landed.writers[zone].zone, name), (NOW.timestamp(), NOW.timestamp()))
     landed.clock = NOW + 2 * DEADLINE
 
 
@@ -35,7 +36,7 @@ def test_lost_rows_are_found_and_added_again_from_the_folders(bare_home: Setting
     lose_rows(landed, "ab")
     holes = [finding.problem for finding in landed.findings() if "is in no file of this zone" in finding.problem]
     assert holes == ["p0:[0:2] is in no file of this zone"] * 2
-    stray = landed.writers["a"].zone.path("t-0-of-1-" + "0" * 32 + ".avro")
+    stray = path_of(landed.writers["a"].zone, "t-0-of-1-" + "0" * 32 + ".avro")
     stray.write_bytes(b"nothing that is known")
     os.utime(stray, (NOW.timestamp(), NOW.timestamp()))
     done = repaired(landed)
@@ -72,7 +73,7 @@ def test_a_damaged_file_is_written_again_though_the_other_zone_has_merged_its_ow
     landed.clock = NOW + DEADLINE
     landed.run("sweep", "b")
     damaged = landed.files("a")[1]
-    path = landed.writers["a"].zone.path(damaged.name)
+    path = path_of(landed.writers["a"].zone, damaged.name)
     path.unlink()
     assert [repair.what for repair in repaired(landed)] == ["it was written again with the records of the other zone"]
     landed.run("merge", "a")
@@ -85,7 +86,7 @@ def test_what_is_damaged_in_both_zones_is_left_to_a_decision(bare_home: Settings
     landed = Landed(bare_home)
     landed.land_all(files=1, partitions=1)
     for zone, writer in landed.writers.items():
-        writer.zone.path(landed.files(zone)[0].name).write_bytes(b"")
+        path_of(writer.zone, landed.files(zone)[0].name).write_bytes(b"")
     first, second = repaired(landed)
     assert "cannot be restored (zone b: " in first.problem
     assert "cannot be restored (zone a: " in second.problem
@@ -119,7 +120,7 @@ def test_a_discarded_file_that_the_other_zone_has_only_merged_is_cut_from_the_me
     landed.clock = NOW + DEADLINE
     landed.run("sweep", "b")
     lost = next(file for file in landed.files("a") if file.ranges == {0: (3, 5)})
-    landed.writers["a"].zone.path(lost.name).write_bytes(b"damaged")
+    path_of(landed.writers["a"].zone, lost.name).write_bytes(b"damaged")
     decide(list(landed.writers.values()), "a", lost.name, "discard", now=landed.clock)
     landed.run("merge", "a")
     assert len(landed.files("a")) > len(landed.files("b")), "zone a waits for the file"

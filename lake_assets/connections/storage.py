@@ -1,0 +1,287 @@
+"""Storage by URL: the files of a part lie in a folder or in an object store, and are written as a whole or not at all.
+
+A name is relative to the storage: `a/b.parquet`. A file appears under it once it is complete. A folder writes a draft
+and renames it, an object store puts an object.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from io import BytesIO
+from pathlib import Path
+from tempfile import TemporaryFile
+from typing import IO, TYPE_CHECKING, BinaryIO, NamedTuple
+
+from lake_assets.errors import ServiceError
+
+if TYPE_CHECKING:
+    from pyarrow.fs import FileInfo, FileSystem
+
+    from lake_assets.settings import Settings
+
+PARTIAL = ".partial"
+"""Suffix of a file that is being copied into a folder; it takes the place of the name's own."""
+
+COPY_BYTES = 1 << 20
+
+
+class Stored(NamedTuple):
+    """A file of a storage. modified: seconds since 1970, by the storage's clock."""
+
+    name: str
+    bytes: int
+    modified: float
+
+
+@dataclass(frozen=True)
+class Folder:
+    """A folder of one machine, or one that is mounted on all."""
+
+    path: Path
+
+    @property
+    def address(self) -> str:
+        """The folder."""
+        return str(self.path)
+
+    @property
+    def scratch(self) -> Path:
+        """Where files are written before they are put: the folder itself, so that a rename is enough."""
+        return self.path
+
+    def open(self, name: str) -> BinaryIO:
+        """Open a file for reading. Raises `OSError`."""
+        return (self.path / name).open("rb")
+
+    def exists(self, name: str) -> bool:
+        """Return whether there is a file of a name."""
+        return (self.path / name).exists()
+
+    def files(self, under: str = "") -> list[Stored]:
+        """Return the files of a folder, in no order; those of its folders are left out."""
+        # By `scandir`: thousands of files are listed at a time, and paths take twice as long.
+        found = []
+        with suppress(FileNotFoundError), os.scandir(self.path / under) as entries:
+            for entry in entries:
+                with suppress(FileNotFoundError):  # removed or renamed since it was listed
+                    if entry.is_file():
+                        status = entry.stat()
+                        found.append(Stored(entry.name, status.st_size, status.st_mtime))
+        return found
+
+    def folders(self, under: str = "") -> list[str]:
+        """Return the names of the folders in a folder, sorted."""
+        return sorted(path.name for path in (self.path / under).glob("*") if path.is_dir())
+
+    def put(self, name: str, source: Path, *, moved: bool = False) -> None:
+        """Give a complete local file a name; it replaces what has it. Synced, so that a power cut does not undo it.
+
+        Args:
+            name: The name.
+            source: The file.
+            moved: The file lies in `scratch`, is synced, and goes from there. Else it is copied.
+
+        Raises:
+            OSError: It cannot be written.
+        """
+        target = self.path / name
+        if not moved:
+            target.parent.mkdir(parents=True, exist_ok=True)
+            partial = target.with_suffix(PARTIAL)
+            shutil.copyfile(source, partial)
+            _flush(partial)
+            source = partial
+        source.replace(target)
+        _flush(target.parent)
+
+    def append(self, name: str, part: str, write: Callable[[IO[bytes]], None]) -> None:
+        """Add to a growing file; `write` gets it at its end, readable. The parts of a folder have no names."""
+        path = self.path / name
+        path.parent.mkdir(exist_ok=True)
+        with path.open("a+b") as opened:
+            write(opened)
+
+    def parts(self, name: str) -> Iterator[tuple[str, BinaryIO]]:
+        """Yield the name of each part of a growing file, and the part: a folder has the file as one."""
+        with suppress(FileNotFoundError), self.open(name) as opened:
+            yield name, opened
+
+    def growing(self, under: str) -> list[str]:
+        """Return the names of the growing files of a folder, sorted."""
+        return sorted(stored.name for stored in self.files(under))
+
+    def cut(self, part: str, end: int) -> None:
+        """Cut a part of a growing file off at its end."""
+        os.truncate(self.path / part, end)
+
+    def remove(self, name: str) -> None:
+        """Remove a file, also a growing one. Safe to repeat."""
+        (self.path / name).unlink(missing_ok=True)
+
+    def move(self, name: str, to: str) -> None:
+        """Give a file another name, in another folder perhaps. Nothing happens if it is not there."""
+        target = self.path / to
+        with suppress(FileNotFoundError):
+            if self.exists(name):
+                target.parent.mkdir(exist_ok=True)
+                (self.path / name).replace(target)
+
+
+@dataclass(frozen=True)
+class ObjectStore:
+    """A prefix of an object store. What is read is copied first, so that it is whole, or raises at once.
+
+    Attributes:
+        url: Of the prefix, without parameters: s3://lake/landing/a.
+        root: Bucket and prefix, as the file system names them.
+        system: Reads and writes there.
+        scratch: The folder of this machine in which files are written before they are put.
+    """
+
+    url: str
+    root: str
+    system: FileSystem
+    scratch: Path
+
+    @property
+    def address(self) -> str:
+        """The URL."""
+        return self.url
+
+    def open(self, name: str) -> BinaryIO:
+        """Open a copy of an object, which goes when it is closed. Raises `FileNotFoundError` or `ServiceError`."""
+        copy = TemporaryFile()  # noqa: SIM115
+        try:
+            with self._asking(), self.system.open_input_stream(self._key(name)) as found:
+                shutil.copyfileobj(found, copy, COPY_BYTES)
+        except BaseException:
+            copy.close()
+            raise
+        copy.seek(0)
+        return copy
+
+    def exists(self, name: str) -> bool:
+        """Return whether there is an object of a name. Raises `ServiceError`."""
+        with self._asking():
+            found: FileInfo = self.system.get_file_info(self._key(name))
+        return bool(found.is_file)
+
+    def files(self, under: str = "") -> list[Stored]:
+        """Return the objects of a prefix, in no order; not those of longer ones. Raises `ServiceError`."""
+        return [Stored(info.base_name, info.size, info.mtime_ns / 1e9) for info in self._infos(under) if info.is_file]
+
+    def folders(self, under: str = "") -> list[str]:
+        """Return the names of the prefixes in a prefix, sorted. Raises `ServiceError`."""
+        return sorted(info.base_name for info in self._infos(under) if not info.is_file)
+
+    def put(self, name: str, source: Path, *, moved: bool = False) -> None:
+        """Give a complete local file a name, as `Folder.put`. Raises `ServiceError`."""
+        with source.open("rb") as file:
+            self._put(name, file)
+        if moved:
+            source.unlink()
+
+    def append(self, name: str, part: str, write: Callable[[IO[bytes]], None]) -> None:
+        """Add to a growing file, whose parts are objects below its name; they follow each other by their names."""
+        content = BytesIO()
+        write(content)
+        content.seek(0)
+        self._put(f"{name}/{part}", content)
+
+    def parts(self, name: str) -> Iterator[tuple[str, BinaryIO]]:
+        """Yield the name of each part of a growing file, and the part; up to one that was removed meanwhile."""
+        for stored in sorted(self.files(name)):
+            part = f"{name}/{stored.name}"
+            try:
+                opened = self.open(part)
+            except FileNotFoundError:
+                return
+            with opened:
+                yield part, opened
+
+    def growing(self, under: str) -> list[str]:
+        """Return the names of the growing files of a prefix, sorted."""
+        return self.folders(under)
+
+    def cut(self, part: str, end: int) -> None:
+        """Remove a part of a growing file: it was written as a whole, so what is wrong with it is not its end."""
+        self.remove(part)
+
+    def remove(self, name: str) -> None:
+        """Remove an object, or a growing file. Safe to repeat. Raises `ServiceError`."""
+        with suppress(FileNotFoundError), self._asking():
+            found: FileInfo = self.system.get_file_info(self._key(name))
+            if found.is_file:
+                self.system.delete_file(found.path)
+            elif self._infos(name):
+                self.system.delete_dir(found.path)
+
+    def move(self, name: str, to: str) -> None:
+        """Give an object another name. Nothing happens if it is not there; if this process dies, both may be."""
+        with suppress(FileNotFoundError), self._asking():
+            self.system.copy_file(self._key(name), self._key(to))
+            self.system.delete_file(self._key(name))
+
+    def _key(self, name: str) -> str:
+        return f"{self.root}/{name}" if name else self.root
+
+    def _put(self, name: str, content: IO[bytes]) -> None:
+        with self._asking(), self.system.open_output_stream(self._key(name)) as target:
+            shutil.copyfileobj(content, target, COPY_BYTES)
+
+    def _infos(self, under: str) -> list[FileInfo]:
+        from pyarrow.fs import FileSelector
+
+        with self._asking():
+            found: list[FileInfo] = self.system.get_file_info(FileSelector(self._key(under), allow_not_found=True))
+        return found
+
+    @contextmanager
+    def _asking(self) -> Iterator[None]:
+        """A store that does not answer, or refuses, says nothing about an object."""
+        try:
+            yield
+        except FileNotFoundError:
+            raise
+        except OSError as error:
+            raise ServiceError(
+                f"The object store of {self.url} does not answer, or refuses access: {error}.",
+                remedy="Check the URL, the network, and LAKE_CATALOG__S3__ENDPOINT, LAKE_CATALOG__S3__REGION and the "
+                "keys, or AWS_REGION, AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY.",
+            ) from error
+
+
+Storage = Folder | ObjectStore
+
+
+def storage_at(settings: Settings, address: Path | str, *, scratch: Path) -> Storage:
+    """Return the storage at an address.
+
+    Args:
+        settings: Their properties of S3 are those of the store (`LAKE_CATALOG__S3__…`).
+        address: A folder, or a URL, as `file_io` takes it: s3://lake/landing.
+        scratch: The folder for files that are about to be put into an object store.
+
+    Raises:
+        ConfigurationError: The properties name something else than Arrow for the store.
+    """
+    from lake_assets.connections.catalog import file_io
+
+    if isinstance(address, Path):
+        return Folder(address)
+    io = file_io(settings, address)
+    url = address.partition("?")[0].rstrip("/")
+    scheme, host, path = io.parse_location(url, io.properties)
+    return ObjectStore(url, path, io.fs_by_scheme(scheme, host), scratch)
+
+
+def _flush(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
