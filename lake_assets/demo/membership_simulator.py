@@ -31,10 +31,9 @@ rows.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
 from datetime import UTC, datetime, timedelta
-from decimal import Decimal
 from itertools import count, islice
 from statistics import NormalDist
 from typing import TYPE_CHECKING, Any
@@ -63,6 +62,7 @@ Floats = npt.NDArray[np.float64]
 Bools = npt.NDArray[np.bool_]
 Random = np.random.Generator
 
+TABLES = tuple(raw.table for raw in RAW)
 STEPS_PER_HOUR = 4
 STEP_MICROSECONDS = HOUR_MICROSECONDS // STEPS_PER_HOUR
 MILLISECOND_MICROSECONDS = 1000
@@ -145,33 +145,16 @@ class Events:
 
     def take(self, which: Bools | Ints) -> Events:
         """Return some of the events. which: their places, in the order of the result; or a flag for each event."""
-        return Events(
-            number=self.number[which],
-            account=self.account[which],
-            moment=self.moment[which],
-            choice=self.choice[which],
-            price=self.price[which],
-        )
+        return Events(*(column[which] for column in vars(self).values()))
 
     @classmethod
-    def none(cls) -> Events:
-        """Return no events."""
-        empty = np.empty(0, dtype=np.int64)
-        return cls(empty, empty, empty, empty, empty)
-
-    @classmethod
-    def concat(cls, parts: list[Events]) -> Events:
+    def concat(cls, parts: Iterable[Events] = ()) -> Events:
         """Return the events of all parts, one part after the other."""
-        if not parts:
-            return cls.none()
-        return cls(
-            number=np.concatenate([part.number for part in parts]),
-            account=np.concatenate([part.account for part in parts]),
-            moment=np.concatenate([part.moment for part in parts]),
-            choice=np.concatenate([part.choice for part in parts]),
-            price=np.concatenate([part.price for part in parts]),
-        )
+        empty = np.empty(0, dtype=np.int64)
+        return cls(*(np.concatenate([empty, *(getattr(part, name) for part in parts)]) for name in COLUMNS))
 
+
+COLUMNS = tuple(each.name for each in fields(Events))
 
 Happened = Mapping[str, Events]
 """Raw table → events. It has all four raw tables."""
@@ -180,35 +163,19 @@ Happened = Mapping[str, Events]
 def steps(population: Population) -> Iterator[Happened]:
     """Yield the events of each quarter of an hour, for `population.hours` hours; ascending by moment in each table."""
     people = _People(population)
-    for step in range(population.hours * STEPS_PER_HOUR):
-        yield people.live(step)
+    yield from map(people.live, range(population.hours * STEPS_PER_HOUR))
 
 
 def hours(population: Population) -> Iterator[Happened]:
     """Yield the events of each hour; ascending by moment in each table."""
     quarters = steps(population)
-    for _ in range(population.hours):
-        parts = [next(quarters) for _ in range(STEPS_PER_HOUR)]
+    while parts := list(islice(quarters, STEPS_PER_HOUR)):
         yield concat_tables(parts)
 
 
-def concat_tables(parts: list[Happened]) -> Happened:
+def concat_tables(parts: Sequence[Happened]) -> Happened:
     """Return the events of several periods, table by table. A part may lack tables."""
-    found = {}
-    for raw in RAW:
-        events = [part[raw.table] for part in parts if raw.table in part]
-        found[raw.table] = Events.concat(events)
-    return found
-
-
-@dataclass(frozen=True)
-class _Actors:
-    """The accounts that act in a step, by kind of event."""
-
-    signing_up: Ints
-    changing_plan: Ints
-    requesting: Ints
-    leaving: Ints
+    return {table: Events.concat([part[table] for part in parts if table in part]) for table in TABLES}
 
 
 class _People:
@@ -222,65 +189,63 @@ class _People:
         self._plan = np.zeros(accounts, dtype=np.int8)
         self._price = np.zeros(accounts, dtype=np.int8)
         self._cancel_at: Ints = np.full(accounts, NEVER, dtype=np.int64)
-        self._counts = {raw.table: 0 for raw in RAW}
+        self._counts = dict.fromkeys(TABLES, 0)
 
     def live(self, step: int) -> Happened:
         """Play a step and return its events."""
         rng = np.random.default_rng((self._habits.seed, HABITS, step))
         start = self._habits.start_hour * HOUR_MICROSECONDS + step * STEP_MICROSECONDS
-        actors = self._draw_actors(rng, step, start + STEP_MICROSECONDS)
-        signups = self._sign_up(rng, actors.signing_up, start)
-        plan_changes = self._change_plan(rng, actors.changing_plan, start, signups)
-        requests = self._request(rng, actors.requesting, start)
-        cancels = self._leave(rng, actors.leaving, start)
+        signing_up, changing_plan, requesting, leaving = self._draw_actors(rng, step, start + STEP_MICROSECONDS)
+        signups = self._sign_up(rng, signing_up, start)
         return {
             SIGNUPS.table: signups,
-            PLAN_CHANGES.table: plan_changes,
-            CANCEL_REQUESTS.table: requests,
-            CANCELS.table: cancels,
+            PLAN_CHANGES.table: self._change_plan(rng, changing_plan, start, signups),
+            CANCEL_REQUESTS.table: self._request(rng, requesting, start),
+            CANCELS.table: self._leave(rng, leaving, start),
         }
 
-    def _draw_actors(self, rng: Random, step: int, end: int) -> _Actors:
-        """Draw who acts. end: the end of the step; who leaves before it does nothing else."""
-        habits = self._habits
+    def _draw_actors(self, rng: Random, step: int, end: int) -> list[Ints]:
+        """Draw the accounts that act, by kind of event. An account acts at most once in a step.
+
+        Who leaves before `end`, the end of the step, does nothing else.
+        """
+        habits, stray = self._habits, self._habits.of_strangers
         first_signup = habits.opening * STEPS_PER_HOUR if step == 0 else habits.signup
-        stray = habits.of_strangers
-        of_members = (habits.signup_of_member, habits.plan_change, habits.request, habits.involuntary_cancel)
-        of_strangers = (first_signup, stray, stray, stray)
-        of_former_members = (habits.return_after_cancel, stray, stray, stray)
         is_staying = self._cancel_at >= end
-        drawn = (
-            _draw(rng, self._is_member & is_staying, of_members),
-            _draw(rng, ~self._is_member & ~self._was_member, of_strangers),
-            _draw(rng, ~self._is_member & self._was_member, of_former_members),
+        groups = (
+            (
+                self._is_member & is_staying,
+                (habits.signup_of_member, habits.plan_change, habits.request, habits.involuntary_cancel),
+            ),
+            (~self._is_member & ~self._was_member, (first_signup, stray, stray, stray)),
+            (~self._is_member & self._was_member, (habits.return_after_cancel, stray, stray, stray)),
         )
-        by_kind = [np.concatenate(groups) for groups in zip(*drawn, strict=True)]
-        return _Actors(*by_kind)
+        drawn: list[list[Ints]] = [[], [], [], []]
+        for group, hourly_rates in groups:
+            accounts = np.flatnonzero(group)
+            bounds = np.cumsum(hourly_rates) / STEPS_PER_HOUR
+            kind = np.searchsorted(bounds, rng.random(len(accounts)), side="right")
+            for number, found in enumerate(drawn):
+                found.append(accounts[kind == number])
+        return [np.concatenate(found) for found in drawn]
 
     def _sign_up(self, rng: Random, account: Ints, start: int) -> Events:
         moment = _moments(rng, start, len(account))
         plan = rng.integers(0, len(PLANS), len(account))
         is_new = ~self._is_member[account]
-        new_member = account[is_new]
-        self._plan[new_member] = plan[is_new]
-        self._price[new_member] = plan[is_new]
-        self._is_member[account] = True
-        self._was_member[account] = True
+        self._plan[account[is_new]] = self._price[account[is_new]] = plan[is_new]
+        self._is_member[account] = self._was_member[account] = True
         return self._events(SIGNUPS.table, account, moment, choice=plan, price=plan)
 
     def _change_plan(self, rng: Random, account: Ints, start: int, signups: Events) -> Events:
-        is_at_once = rng.random(len(signups)) < self._habits.at_once
-        at_once = signups.take(is_at_once)
+        at_once = signups.take(rng.random(len(signups)) < self._habits.at_once)
         moment = np.concatenate([_moments(rng, start, len(account)), at_once.moment])
         account = np.concatenate([account, at_once.account])
-        steps_up = rng.integers(1, len(PLANS), len(account))
-        plan = (self._plan[account] + steps_up) % len(PLANS)
-        keeps_price = rng.random(len(account)) < self._habits.same_price
-        price = np.where(keeps_price, self._price[account], plan)
+        plan = (self._plan[account] + rng.integers(1, len(PLANS), len(account))) % len(PLANS)
+        price = np.where(rng.random(len(account)) < self._habits.same_price, self._price[account], plan)
         is_member = self._is_member[account]
-        member = account[is_member]
-        self._plan[member] = plan[is_member]
-        self._price[member] = price[is_member]
+        self._plan[account[is_member]] = plan[is_member]
+        self._price[account[is_member]] = price[is_member]
         return self._events(PLAN_CHANGES.table, account, moment, choice=plan, price=price)
 
     def _request(self, rng: Random, account: Ints, start: int) -> Events:
@@ -289,9 +254,8 @@ class _People:
         reason = rng.integers(0, len(REASONS), count)
         notice = rng.exponential(self._habits.notice_hours * HOUR_MICROSECONDS, count)
         notice[rng.random(count) < self._habits.at_once] = 0
-        is_final = rng.random(count) >= self._habits.withdrawn
-        leaves = self._is_member[account] & is_final
-        cancel_at = moment + _whole_milliseconds(notice)
+        leaves = self._is_member[account] & (rng.random(count) >= self._habits.withdrawn)
+        cancel_at = moment + notice.astype(np.int64) // MILLISECOND_MICROSECONDS * MILLISECOND_MICROSECONDS
         self._cancel_at[account[leaves]] = cancel_at[leaves]
         return self._events(CANCEL_REQUESTS.table, account, moment, choice=reason, price=reason)
 
@@ -307,16 +271,10 @@ class _People:
     def _events(self, table: str, account: Ints, moment: Ints, *, choice: Ints, price: Ints) -> Events:
         """Number events in the order of their moments."""
         first = self._counts[table]
-        end = first + len(account)
-        self._counts[table] = end
-        in_order = np.argsort(moment, kind="stable")
-        return Events(
-            number=np.arange(first, end),
-            account=account[in_order],
-            moment=moment[in_order],
-            choice=choice[in_order],
-            price=price[in_order],
-        )
+        self._counts[table] += len(account)
+        order = np.argsort(moment, kind="stable")
+        number = np.arange(first, self._counts[table])
+        return Events(number, account[order], moment[order], choice[order], price[order])
 
 
 def _moments(rng: Random, start: int, count: int) -> Ints:
@@ -325,25 +283,6 @@ def _moments(rng: Random, start: int, count: int) -> Ints:
     return start + MILLISECOND_MICROSECONDS * milliseconds
 
 
-def _whole_milliseconds(microseconds: Floats) -> Ints:
-    return microseconds.astype(np.int64) // MILLISECOND_MICROSECONDS * MILLISECOND_MICROSECONDS
-
-
-def _draw(rng: Random, group: Bools, hourly_rates: tuple[float, ...]) -> list[Ints]:
-    """Draw the accounts of a group that act in a step, for each rate. An account acts at most once.
-
-    Args:
-        rng: The step's random stream.
-        group: A flag for each account.
-        hourly_rates: The rate of each kind of event.
-    """
-    accounts = np.flatnonzero(group)
-    bounds = np.cumsum(hourly_rates) / STEPS_PER_HOUR
-    kind = np.searchsorted(bounds, rng.random(len(accounts)), side="right")
-    return [accounts[kind == number] for number in range(len(hourly_rates))]
-
-
-TABLES = tuple(raw.table for raw in RAW)
 QUARTER_MINUTES = 15
 HOUR_MINUTES = 60
 DAY_HOURS = 24
@@ -576,13 +515,13 @@ def make_landing(
         before: What was declared complete before it; rows of these hours are late.
     """
     batch_id = f"sim-{landed_at:%Y%m%dT%H%M}"
-    landed = {}
-    late = {}
-    for raw in RAW:
-        events = happened[raw.table]
-        landed[raw.table] = rows(raw, events, landed_at, batch_id)
-        late[raw.table] = _count_late(events, before[raw.table])
-    return Landing(landed_at, batch_id, rows=landed, complete_through=complete_through, late=late)
+    return Landing(
+        landed_at,
+        batch_id,
+        rows={raw.table: rows(raw, happened[raw.table], landed_at, batch_id) for raw in RAW},
+        complete_through=complete_through,
+        late={table: _count_late(happened[table], before[table]) for table in TABLES},
+    )
 
 
 def rows(raw: RawTable, events: Events, landed_at: datetime, batch_id: str) -> pa.Table:
@@ -653,15 +592,11 @@ def _column(raw: RawTable, name: str, events: Events) -> pa.Array:
         return _ids("a", events.account)
     if name == raw.time_column:
         return pa.array(events.moment, pa.int64()).cast(kind)
-    if name == "plan":
-        return _take(list(PLANS), events.choice, kind)
-    if name == "monthly_price":
-        return _take(list(PLANS.values()), events.price, kind)
-    assert name == "reason", name
-    return _take(list(REASONS), events.choice, kind)
-
-
-def _take(values: list[Any], indexes: Ints, kind: pa.DataType) -> pa.Array:
+    values, indexes = {
+        "plan": (list(PLANS), events.choice),
+        "monthly_price": (list(PLANS.values()), events.price),
+        "reason": (list(REASONS), events.choice),
+    }[name]
     return pa.array(values, kind).take(pa.array(indexes))
 
 
@@ -735,13 +670,14 @@ class Transit:
     def _send(self, rng: Random, table: str, events: Events) -> None:
         """Choose the landings of a step's events, first and second deliveries."""
         count = len(events)
-        prompt = self._landings_of(events.moment, self._delays(rng, count))
-        first = self._after_stalls(rng, events, prompt)
+        first = self._after_stalls(rng, events, self._landings_of(events.moment, self._delays(rng, count)))
         twice = np.flatnonzero(rng.random(count) < self._arrival.twice)
         again = np.flatnonzero(rng.random(count) < self._arrival.again)
         later = first[again] + 1 + self._tail(rng, len(again)) // self._interval
         places = np.concatenate([np.arange(count), twice, again])
-        landings = self._after_outages(table, np.concatenate([first, first[twice], later]))
+        landings = np.concatenate([first, first[twice], later])
+        for begin, end in self._outages[table]:
+            landings = np.where((landings >= begin) & (landings < end), end, landings)
         for landing in np.unique(landings):
             brought = events.take(places[landings == landing])
             self._by_landing[table].setdefault(int(landing), []).append(brought)
@@ -778,13 +714,6 @@ class Transit:
             landings = np.where(is_stalled, np.maximum(stall.landing, landings), landings)
         return landings
 
-    def _after_outages(self, table: str, landings: Ints) -> Ints:
-        """Move landings in an outage of the table to the first one after it."""
-        for begin, end in self._outages[table]:
-            is_out = (landings >= begin) & (landings < end)
-            landings = np.where(is_out, end, landings)
-        return landings
-
     def _is_out(self, table: str, landing: int) -> bool:
         return any(begin <= landing < end for begin, end in self._outages[table])
 
@@ -792,17 +721,15 @@ class Transit:
 def _outages(simulation: Simulation, table: str) -> list[tuple[int, int]]:
     """Return the landings that do not take place for a table, as [begin, end), ascending. They may overlap."""
     interval = simulation.arrival.interval_minutes
-    found = []
-    for outage in simulation.arrival.outages:
-        if table in outage.tables:
-            begin = _landing_at_or_after(outage.first, interval)
-            end = _landing_at_or_after(outage.first + outage.hours, interval)
-            found.append((begin, end))
-    return sorted(found)
 
+    def landing_at_or_after(hour: int) -> int:
+        return -(-hour * HOUR_MINUTES // interval)
 
-def _landing_at_or_after(hour: int, interval_minutes: int) -> int:
-    return -(-hour * HOUR_MINUTES // interval_minutes)
+    return sorted(
+        (landing_at_or_after(outage.first), landing_at_or_after(outage.first + outage.hours))
+        for outage in simulation.arrival.outages
+        if table in outage.tables
+    )
 
 
 @dataclass(frozen=True)
@@ -816,39 +743,23 @@ class _Stall:
 
 
 def _stalls(simulation: Simulation) -> list[_Stall]:
-    model = simulation.arrival.stalls
+    """Draw a landing of each group, and a depth for each: quantiles of the distribution, so that few are like many."""
+    model, minutes = simulation.arrival.stalls, simulation.arrival.interval_minutes
     if model is None:
         return []
     rng = np.random.default_rng((simulation.population.seed, STALLS))
-    landings = _stalled_landings(rng, model, simulation)
+    last = simulation.population.hours * HOUR_MINUTES // minutes
+    groups = range(model.first * HOUR_MINUTES // minutes, last - model.every + 1, model.every)
+    landings = [group + int(rng.integers(1, model.every + 1)) for group in groups]
     start = simulation.population.start_hour * HOUR_MICROSECONDS
-    interval = simulation.arrival.interval_minutes * MINUTE_MICROSECONDS
     found = []
-    for landing, depth in zip(landings, _depths(rng, model, len(landings)), strict=True):
-        begin = start + landing * interval - depth
-        end = begin + model.window_minutes * MINUTE_MICROSECONDS
-        found.append(_Stall(landing, begin, end, model.share))
-    return found
-
-
-def _stalled_landings(rng: Random, model: Stalls, simulation: Simulation) -> list[int]:
-    """Draw one landing of each group."""
-    interval = simulation.arrival.interval_minutes
-    first = model.first * HOUR_MINUTES // interval
-    last = simulation.population.hours * HOUR_MINUTES // interval
-    groups = range(first, last - model.every + 1, model.every)
-    return [group + int(rng.integers(1, model.every + 1)) for group in groups]
-
-
-def _depths(rng: Random, model: Stalls, count: int) -> list[int]:
-    """Return depths in microseconds: quantiles of their distribution, shuffled, so that a few are like many."""
-    ranks: Floats = (rng.permutation(count) + 0.5) / max(count, 1)
-    depths = []
-    for rank in ranks:
+    for landing, place in zip(landings, rng.permutation(len(landings)), strict=True):
+        rank = (place + 0.5) / len(landings)
         hours = model.depth_hours * np.exp(model.depth_sigma * NormalDist().inv_cdf(rank))
-        cut = min(max(hours, model.least_hours), model.most_hours)
-        depths.append(int(cut * HOUR_MICROSECONDS))
-    return depths
+        depth = int(min(max(hours, model.least_hours), model.most_hours) * HOUR_MICROSECONDS)
+        begin = start + landing * minutes * MINUTE_MICROSECONDS - depth
+        found.append(_Stall(landing, begin, begin + model.window_minutes * MINUTE_MICROSECONDS, model.share))
+    return found
 
 
 BAD_ROWS = 4
@@ -886,31 +797,25 @@ def _with_bad_rows(landing: Landing, simulation: Simulation, number: int) -> Lan
     if not share:
         return landing
     rng = np.random.default_rng((simulation.population.seed, BAD_ROWS, number))
-    possible = flaws(landing.landed_at, simulation.population.start_hour)
+
+    def choose(count: int, own: Sequence[Flaw]) -> list[tuple[int, Flaw]]:
+        places = rng.permutation(count)[: rng.binomial(count, share)]
+        return [(int(place), own[int(rng.integers(len(own)))]) for place in places]
+
+    return _spoilt(landing, simulation.population.start_hour, choose)
+
+
+def _spoilt(
+    landing: Landing, first_hour: int, choose: Callable[[int, Sequence[Flaw]], list[tuple[int, Flaw]]]
+) -> Landing:
+    """Return a landing with bad copies. choose: from the number of rows and their flaws to the places to copy."""
+    possible = flaws(landing.landed_at, first_hour)
     rows = {}
     for raw in RAW:
         good = landing.rows[raw.table]
-        chosen = _choose_flaws(rng, raw, good.num_rows, share, possible)
+        chosen = choose(good.num_rows, [flaw for flaw in possible if flaw.concerns(raw)])
         rows[raw.table] = pa.concat_tables([good, spoil(raw, good, chosen)]).combine_chunks()
     return replace(landing, rows=rows)
-
-
-def _choose_flaws(
-    rng: Random,
-    raw: RawTable,
-    count: int,
-    share: float,
-    possible: tuple[Flaw, ...],
-) -> list[tuple[int, Flaw]]:
-    """Draw the places of rows to copy, each with its flaw."""
-    own = [flaw for flaw in possible if flaw.concerns(raw)]
-    order = rng.permutation(count)
-    places = order[: rng.binomial(count, share)]
-    chosen = []
-    for place in places:
-        flaw = own[int(rng.integers(len(own)))]
-        chosen.append((int(place), flaw))
-    return chosen
 
 
 EXAMPLE = Population(accounts=800, opening=0.4, plan_change=0.08, request=0.06, involuntary_cancel=0.05)
@@ -939,30 +844,19 @@ class BadBatch:
 def worked_example(population: Population = EXAMPLE) -> tuple[Landing, Landing, Landing]:
     """Return the three landings of the worked example. `population.hours` is ignored."""
     history = _history(population, FIRST_HOUR_AFTER)
-    hour_6, hour_7 = history[6], history[7]
-    on_time = []
-    late = []
-    for hour in range(FIRST_LANDED_HOURS):
-        late_rows = _late_rows(history[hour], hour)
-        on_time.append(_without_late_rows(history[hour], hour))
-        late.append(late_rows)
-    cancels = {CANCELS.table: Events.concat([hour_6[CANCELS.table], hour_7[CANCELS.table]])}
-    nothing: Declared = (None, None, None, None)
-    first = _landing(population, 6 * HOUR_MINUTES, on_time, declared=(5, 5, 5, 5), before=nothing)
-    second = _landing(
-        population,
-        8 * HOUR_MINUTES,
-        [*late, _signups_and_plan_changes(hour_6), cancels],
-        declared=(6, 6, 7, 7),
-        before=(5, 5, 5, 5),
+    on_time, late = [], []
+    for hour, happened in enumerate(history[:FIRST_LANDED_HOURS]):
+        concerned = [table for table, late_hours in LATE_HOURS.items() if hour in late_hours]
+        is_late = {table: np.arange(len(happened[table])) % LATE_EVERY == 0 for table in concerned}
+        on_time.append({**happened, **{table: happened[table].take(~is_late[table]) for table in concerned}})
+        late.append({table: happened[table].take(is_late[table]) for table in concerned})
+    of_hour_6, of_hour_7 = (
+        {table: happened[table] for table in (SIGNUPS.table, PLAN_CHANGES.table)} for happened in history[6:8]
     )
-    third = _landing(
-        population,
-        8 * HOUR_MINUTES + 15,
-        [_signups_and_plan_changes(hour_7)],
-        declared=(7, 7, 7, 7),
-        before=(6, 6, 7, 7),
-    )
+    cancels = [{CANCELS.table: happened[CANCELS.table]} for happened in history[6:8]]
+    first = _landing(population, 6 * HOUR_MINUTES, on_time, (5, 5, 5, 5), (None, None, None, None))
+    second = _landing(population, 8 * HOUR_MINUTES, [*late, of_hour_6, *cancels], (6, 6, 7, 7), (5, 5, 5, 5))
+    third = _landing(population, 8 * HOUR_MINUTES + 15, [of_hour_7], (7, 7, 7, 7), (6, 6, 7, 7))
     return first, second, third
 
 
@@ -976,15 +870,11 @@ def dirty_batch(population: Population = EXAMPLE, *, hour: int = 8) -> Landing:
     Raises:
         UsageError: The hour is one of the worked example.
     """
-    landing = _whole_hour(population, hour)
-    possible = flaws(landing.landed_at, population.start_hour)
-    rows = {}
-    for raw in RAW:
-        good = landing.rows[raw.table]
-        own = [flaw for flaw in possible if flaw.concerns(raw)]
-        chosen = [(number % good.num_rows, flaw) for number, flaw in enumerate(own)]
-        rows[raw.table] = pa.concat_tables([good, spoil(raw, good, chosen)]).combine_chunks()
-    return replace(landing, rows=rows)
+    return _spoilt(
+        _whole_hour(population, hour),
+        population.start_hour,
+        lambda count, own: [(number % count, flaw) for number, flaw in enumerate(own)],
+    )
 
 
 def bad_batch(population: Population = EXAMPLE, *, hour: int = 8, count: int = 3) -> BadBatch:
@@ -1015,38 +905,9 @@ def _history(population: Population, length: int) -> list[Happened]:
     history = []
     for hour, happened in enumerate(hours(replace(population, hours=length))):
         if hour in HOURS_WITHOUT_REQUESTS:
-            happened = {**happened, CANCEL_REQUESTS.table: Events.none()}
+            happened = {**happened, CANCEL_REQUESTS.table: Events.concat()}
         history.append(happened)
     return history
-
-
-def _without_late_rows(happened: Happened, hour: int) -> Happened:
-    on_time = dict(happened)
-    for table in _tables_with_late_rows(hour):
-        events = happened[table]
-        on_time[table] = events.take(~_is_late(events))
-    return on_time
-
-
-def _late_rows(happened: Happened, hour: int) -> Happened:
-    late = {}
-    for table in _tables_with_late_rows(hour):
-        events = happened[table]
-        late[table] = events.take(_is_late(events))
-    return late
-
-
-def _tables_with_late_rows(hour: int) -> list[str]:
-    return [table for table, late_hours in LATE_HOURS.items() if hour in late_hours]
-
-
-def _is_late(events: Events) -> Bools:
-    is_late: Bools = np.arange(len(events)) % LATE_EVERY == 0
-    return is_late
-
-
-def _signups_and_plan_changes(happened: Happened) -> Happened:
-    return {table: happened[table] for table in (SIGNUPS.table, PLAN_CHANGES.table)}
 
 
 def _whole_hour(population: Population, hour: int) -> Landing:
@@ -1056,39 +917,25 @@ def _whole_hour(population: Population, hour: int) -> Landing:
             remedy="Choose hour 8 or a later one.",
         )
     happened = _history(population, hour + 1)[hour]
-    landed = HOUR_MINUTES * (hour + 1)
-    before = hour - 1
-    return _landing(
-        population,
-        landed,
-        [happened],
-        declared=(hour, hour, hour, hour),
-        before=(before, before, before, before),
-    )
+    now, before = (hour, hour, hour, hour), (hour - 1, hour - 1, hour - 1, hour - 1)
+    return _landing(population, HOUR_MINUTES * (hour + 1), [happened], now, before)
 
 
 def _landing(
-    population: Population,
-    minutes: int,
-    parts: list[Happened],
-    *,
-    declared: Declared,
-    before: Declared,
+    population: Population, minutes: int, parts: Sequence[Happened], declared: Declared, before: Declared
 ) -> Landing:
     """Return a landing that takes place some minutes after the start."""
+
+    def since_1970(through: Declared) -> CompleteThrough:
+        hours = [None if hour is None else population.start_hour + hour for hour in through]
+        return dict(zip(TABLES, hours, strict=True))
+
     return make_landing(
         hour_start(population.start_hour) + timedelta(minutes=minutes),
         concat_tables(parts),
-        complete_through=_since_1970(population, declared),
-        before=_since_1970(population, before),
+        complete_through=since_1970(declared),
+        before=since_1970(before),
     )
-
-
-def _since_1970(population: Population, through: Declared) -> CompleteThrough:
-    found: dict[str, int | None] = {}
-    for raw, hour in zip(RAW, through, strict=True):
-        found[raw.table] = None if hour is None else population.start_hour + hour
-    return found
 
 
 DISTINCT_ID = "account_id"
@@ -1114,24 +961,20 @@ def heartbeats(landing: Landing, *, prefix: str = "") -> dict[str, datetime]:
 
     An hour is complete once the heartbeats have reached the next hour. A topic without a complete hour is left out.
     """
-    found = {}
-    for table, through in landing.complete_through.items():
-        if through is not None:
-            found[f"{prefix}{table}"] = hour_start(through + 1)
-    return found
+    return {
+        f"{prefix}{table}": hour_start(through + 1)
+        for table, through in landing.complete_through.items()
+        if through is not None
+    }
 
 
 def _json(row: Mapping[str, Any]) -> bytes:
-    present = {name: _plain(value) for name, value in row.items() if value is not None}
-    return json.dumps(present, separators=(",", ":")).encode()
+    present = {name: value for name, value in row.items() if value is not None}
+    return json.dumps(present, separators=(",", ":"), default=_plain).encode()
 
 
-def _plain(value: object) -> object:
-    if isinstance(value, datetime):
-        return value.isoformat()
-    if isinstance(value, Decimal):
-        return str(value)
-    return value
+def _plain(value: object) -> str:
+    return value.isoformat() if isinstance(value, datetime) else str(value)
 
 
 MAX_ATTEMPTS = 3
