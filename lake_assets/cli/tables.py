@@ -389,11 +389,12 @@ def maintain(
     from lake_assets.pages.terminal import engine as views
 
     maintainer = open_maintainer(settings())
-    wanted = [maintainer.table(name) for name in names or tables_of(maintainer.pipeline, maintainer.catalog.properties)]
+    engine = maintainer.engine
+    wanted = [maintainer.table(name) for name in names or tables_of(engine.pipeline, engine.catalog.properties)]
     done = [maintainer.maintain(table, dry_run=dry_run) for table in progress("maintaining")(wanted)]
     render(done, views.maintained, as_json=as_json)
     if not names and not dry_run:
-        _remove_old_runs(maintainer.catalog, maintainer.pipeline, quiet=as_json)
+        _remove_old_runs(engine.catalog, engine.pipeline, quiet=as_json)
 
 
 def _remove_old_runs(catalog: Catalog, pipeline: Pipeline, *, quiet: bool) -> None:

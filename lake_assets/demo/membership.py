@@ -30,8 +30,6 @@ from lake_assets.demo.membership_simulator import Landing, bad_batch, dirty_batc
 from lake_assets.demo.stage import Stage, launch_backfill, materialized_hours, wait_for_backfill
 from lake_assets.incremental.declaration import LANDED
 from lake_assets.incremental.engine import iceberg
-from lake_assets.incremental.engine.arrivals import LOOKBACK_HOURS
-from lake_assets.incremental.engine.iceberg import rows_between
 from lake_assets.incremental.engine.model import NoSession, SessionPlan
 from lake_assets.incremental.from_settings import open_engine
 from lake_assets.incremental.operations import verify
@@ -103,7 +101,7 @@ def _print_new_sessions(stage: Stage) -> None:
         for record in _new_sessions(stage, target.table):
             stage.printed[target.table] = _place(record)
             stage.played.setdefault(target.table, []).append(record)
-            _print_session(stage, record)
+            _print_session(record)
 
 
 def _new_sessions(stage: Stage, table: str) -> list[SessionRecord]:
@@ -118,7 +116,7 @@ def _place(record: SessionRecord) -> int:
     return 2 * record.revision + (record.state == "committed")
 
 
-def _print_session(stage: Stage, record: SessionRecord) -> None:
+def _print_session(record: SessionRecord) -> None:
     target = record.plan.process
     if record.state == "blocked":
         _print_blocking_audits(record)
@@ -128,7 +126,7 @@ def _print_session(stage: Stage, record: SessionRecord) -> None:
     elif not record.built:
         console.print(f"  [dim]· {target}: no rows; complete-through advances[/]")
     if record.built:
-        _print_built(stage, record)
+        _print_built(record)
 
 
 def _print_blocking_audits(record: SessionRecord) -> None:
@@ -140,30 +138,15 @@ def _print_blocking_audits(record: SessionRecord) -> None:
             console.print(f"  [red]■[/] {line}")
 
 
-def _print_built(stage: Stage, record: SessionRecord) -> None:
+def _print_built(record: SessionRecord) -> None:
     plan = record.plan
     passed = sum(audit.passed for audit in record.audits)
     hours = _format_hours(record.built)
     counts = f"{record.rows_written} rows; audits {passed}/{len(record.audits)}"
-    lookback = _compare_with_lookback(stage, record)
-    console.print(f"  [green]■[/] {plan.process}: {plan.load} {hours} ({counts}); {lookback}")
+    console.print(f"  [green]■[/] {plan.process}: {plan.load} {hours} ({counts})")
     reasons = {planned.reason: None for planned in plan.hours if planned.hour in record.built}
     for reason in reasons:
         console.print(f"      [dim]{escape(reason)}[/]")
-
-
-def _compare_with_lookback(stage: Stage, record: SessionRecord) -> str:
-    """Return how many rows a fixed lookback would process instead, and the hours that it would miss."""
-    last = record.built[-1]
-    first = last - LOOKBACK_HOURS + 1
-    target = stage.engine.pipeline.target(record.plan.process)
-    table = iceberg.load(stage.engine.catalog, target.table)
-    rows = rows_between(table, target.time_column, first, last)
-    found = f"a {LOOKBACK_HOURS}-hour lookback would process {rows} rows"
-    missed = [hour for hour in record.built if hour < first]
-    if missed:
-        found += f" and miss {_format_hours(missed)}"
-    return found
 
 
 def _format_hours(hours: Sequence[int]) -> str:

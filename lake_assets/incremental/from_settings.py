@@ -171,15 +171,7 @@ def open_maintainer(settings: Settings) -> Maintainer:
     """Return the maintainer of the tables."""
     from lake_assets.incremental.operations.maintain import Maintainer
 
-    engine = open_engine(settings)
-    assert engine.spark is not None
-    return Maintainer(
-        engine.catalog,
-        engine.pipeline,
-        clock=engine.clock,
-        spark=engine.spark,
-        policy=maintenance_policy(settings),
-    )
+    return Maintainer(open_engine(settings), maintenance_policy(settings))
 
 
 def open_engine(settings: Settings) -> Engine:

@@ -353,8 +353,9 @@ def _sections(overview: Overview) -> Iterator[Section]:
 
 
 def _charted(overview: Overview) -> list[Arrivals]:
-    """Return the raw tables with charts of their own, in the order of the overview."""
-    latest_first = sorted(overview.arrivals, key=lambda source: (-source.rows_beyond_lookback, -source.rows))
+    """Return the raw tables with charts of their own, those of the latest rows, in the order of the overview."""
+    p95 = {source.table: source.overall.p95_seconds for source in overview.arrivals if source.overall}
+    latest_first = sorted(overview.arrivals, key=lambda source: (-p95.get(source.table, 0), -source.rows))
     charted = {source.table for source in latest_first[:MOST_CHARTED]}
     return [source for source in overview.arrivals if source.table in charted]
 
@@ -405,9 +406,7 @@ def _cards(overview: Overview) -> Iterator[Card]:
 
 def _arrival_cards(overview: Overview) -> Iterator[Card]:
     rows = sum(source.rows for source in overview.arrivals)
-    beyond = sum(source.rows_beyond_lookback for source in overview.arrivals)
     yield Card(f"{rows:,}", "rows landed")
-    yield Card(f"{beyond:,}", f"rows later than a {overview.lookback_hours}-hour lookback")
 
 
 def _failed_audits(overview: Overview) -> Iterator[FailedAudit]:

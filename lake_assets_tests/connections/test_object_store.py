@@ -11,6 +11,7 @@ from lake_assets import Lake, Pipeline
 from lake_assets.connections.catalog import open_catalog
 from lake_assets.connections.spark import open_spark
 from lake_assets.errors import StoredStateError
+from lake_assets.incremental.engine.engine import Engine
 from lake_assets.incremental.engine.retention import list_files, read_bytes, remove_file
 from lake_assets.incremental.erasure.certificate import certify
 from lake_assets.incremental.operations.doctor import diagnose_lake
@@ -40,7 +41,7 @@ def test_a_lake_on_postgresql_and_s3(home: Settings, s3: str, database_by_port: 
     assert built.failure is None
     assert built.report
     assert built.report.hours_built == (START + 1,)
-    maintainer = Maintainer(catalog, SIGNUPS, clock=lambda: datetime.now(UTC), spark=lambda: spark)
+    maintainer = Maintainer(Engine(catalog, SIGNUPS, clock=lambda: datetime.now(UTC), spark=lambda: spark))
     assert maintainer.maintain("core.signup_fact", dry_run=True).orphans_removed == 0
     spark.stop()
     fact = open_catalog(settings).load_table("core.signup_fact")

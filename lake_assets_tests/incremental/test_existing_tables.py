@@ -227,10 +227,6 @@ def test_a_plan_follows_the_rule(catalog: Catalog) -> None:
 
 def test_maintenance_leaves_them_to_their_programs(catalog: Catalog) -> None:
     assert tables_of(PIPELINE, {})[:2] == ("core.event_fact", "core.hourly")
-    maintainer = Maintainer(catalog, PIPELINE, clock=lambda: at(9), spark=_no_spark)
+    maintainer = Maintainer(Engine(catalog, PIPELINE, clock=lambda: at(9)))
     with pytest.raises(UsageError, match=r"prod\.events belongs to the program"):
         maintainer.table("prod.events")
-
-
-def _no_spark() -> SparkSession:
-    raise AssertionError("nothing is maintained")

@@ -127,7 +127,8 @@ def test_rows_that_wait_are_kept_by_maintenance_and_overwritten_if_others_expire
         if load == "overwrite":
             lake.expire("raw.signups")
         else:
-            upkeep = Maintainer(lake.catalog, lake.pipeline, clock=utc_now, spark=lambda: lake.spark, policy=FORGETFUL)
+            now = Engine(lake.catalog, lake.pipeline, clock=utc_now, spark=lambda: lake.spark)
+            upkeep = Maintainer(now, FORGETFUL)
             upkeep.maintain("raw.signups")
         lake.offset = LONGEST
         due = lake.session(FACT)

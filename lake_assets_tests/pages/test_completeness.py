@@ -36,7 +36,7 @@ def test_a_strip_has_the_state_of_each_of_its_hours(
     through: int | None, newest: int, pending: list[int], skipped: list[int], held: list[int]
 ) -> None:
     standings = (TableProgress("raw", "raw", newest), TableProgress("a", "stateless", through))
-    found = completeness(Overview(NOW, 6, standings, (), (target(pending, skipped, held),)))
+    found = completeness(Overview(NOW, standings, (), (target(pending, skipped, held),)))
     assert found
     last = max(newest, through or 0)
     assert found.last == last
@@ -50,4 +50,4 @@ def test_a_strip_has_the_state_of_each_of_its_hours(
 
 
 def test_without_a_complete_hour_there_is_no_picture() -> None:
-    assert completeness(Overview(NOW, 6, (TableProgress("raw", "raw", None),), (), ())) is None
+    assert completeness(Overview(NOW, (TableProgress("raw", "raw", None),), (), ())) is None

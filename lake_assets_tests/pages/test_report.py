@@ -47,7 +47,7 @@ def arrivals(*pairs: tuple[int, int, int]) -> Arrivals:
     late = Lateness(5, 60, 4000, 90_000)
     cells = tuple(Cell(HOURS + landed, HOURS + event, rows) for landed, event, rows in sorted(pairs))
     by_hour = tuple(LandedHour(hour, late) for hour in sorted({c.landed_hour for c in cells}))
-    return Arrivals(f"raw.{HOSTILE}", 10, 1, 2, late if pairs else None, by_hour, cells)
+    return Arrivals(f"raw.{HOSTILE}", 10, 1, late if pairs else None, by_hour, cells)
 
 
 def hostile() -> Overview:
@@ -64,7 +64,7 @@ def hostile() -> Overview:
         columns=(ColumnOverview(HOSTILE, HOSTILE, HOSTILE, (HOSTILE,)),),
     )
     standings = (TableProgress(HOSTILE, HOSTILE, HOURS), TableProgress("core.new", "stateless", None))
-    return Overview(NOW, 6, standings, (arrivals((0, 0, 5), (3, 1, 2)),), (target,))
+    return Overview(NOW, standings, (arrivals((0, 0, 5), (3, 1, 2)),), (target,))
 
 
 def hostile_path() -> DataPath:
@@ -113,7 +113,7 @@ def figures(page: str) -> list[charts.Figure]:
 
 def test_a_lake_without_rows_has_a_page_without_charts() -> None:
     empty = TargetOverview("core.some", (), (), (), ())
-    page = own_text(report.page(Overview(NOW, 6, (), (arrivals(),), (empty,))))
+    page = own_text(report.page(Overview(NOW, (), (arrivals(),), (empty,))))
     assert figures(page) == []
     assert "No rows yet." in page
     assert "No table is complete through any hour yet." in page
@@ -121,8 +121,9 @@ def test_a_lake_without_rows_has_a_page_without_charts() -> None:
 
 
 def test_of_many_raw_tables_those_with_most_late_rows_have_charts() -> None:
-    many = [replace(arrivals((1, 0, 1)), table=f"raw.t{n:02}", rows_beyond_lookback=n % 4) for n in range(40)]
-    sections = list(report._sections(Overview(NOW, 6, (), tuple(many), ())))
+    late = [Lateness(1, n % 4, n % 4, n % 4) for n in range(40)]
+    many = [replace(arrivals((1, 0, 1)), table=f"raw.t{n:02}", overall=each) for n, each in enumerate(late)]
+    sections = list(report._sections(Overview(NOW, (), tuple(many), ())))
     shown = [f"raw.t{n:02}" for n in range(40) if n % 4]
     for section in sections[:2]:
         assert [chart.title for chart in section.charts] == shown

@@ -48,7 +48,7 @@ def strangers() -> tuple[Overview, DataPath]:
     """One source without rows, one target that nothing has built: no landing, no lakes, nothing served."""
     source, target = TableProgress("shop.orders", "raw", None), TableProgress("mart.order_fact", "stateless", None)
     empty = TargetOverview("mart.order_fact", (), (), (), ())
-    overview = Overview(NOW, 6, (source, target), (Arrivals("shop.orders", 0, 0, 0, None, (), ()),), (empty,))
+    overview = Overview(NOW, (source, target), (Arrivals("shop.orders", 0, 0, None, (), ()),), (empty,))
     facts = [Fact(each.table, "no hour is complete yet") for each in (source, target)]
     return overview, DataPath((Stage("Raw tables", (facts[0],)), Stage("Facts and dimensions", (facts[1],))))
 
@@ -59,7 +59,7 @@ def whole() -> tuple[Overview, DataPath]:
     standings = [TableProgress(name, "raw", HOURS + 29) for name in SOURCES]
     standings += [TableProgress(name, "sequential", HOURS + 25) for name in TARGETS]
     sources = tuple(replace(arrivals(*rows), table=name) for name in SOURCES)
-    overview = Overview(NOW, 6, tuple(standings), sources, tuple(map(built, TARGETS)))
+    overview = Overview(NOW, tuple(standings), sources, tuple(map(built, TARGETS)))
     return overview, whole_path()
 
 

@@ -22,10 +22,9 @@ from dagster_shared.record import replace
 from lake_assets.base.hours import Grain, format_hours, hour_key
 from lake_assets.incremental.declaration import Stateless, Target
 from lake_assets.incremental.declaration.model import DEFAULT_QUARANTINE_LIMIT
+from lake_assets.incremental.engine.audit_run import PublishedAudit, ties_result
 from lake_assets.incremental.engine.model import AuditResult, HeldHour, SessionReport, held_by_audit
 from lake_assets.incremental.engine.planning import PendingHours
-from lake_assets.incremental.engine.published_audit import PublishedAudit
-from lake_assets.incremental.engine.session import ties_result
 
 
 def shown_evaluation(instance: dg.DagsterInstance, key: dg.AssetCheckKey) -> dg.AssetCheckEvaluation | None:

@@ -319,9 +319,8 @@ def maintenance_definitions(
 
     @dg.op
     def maintain_tables(context: dg.OpExecutionContext, lake_assets: LakeResource) -> None:
-        maintainer = Maintainer(
-            lake_assets.catalog(), pipeline, clock=clock, spark=lambda: lake_assets.spark_session, policy=policy
-        )
+        engine = Engine(lake_assets.catalog(), pipeline, clock=clock, spark=lambda: lake_assets.spark_session)
+        maintainer = Maintainer(engine, policy)
         figures: list[dg.TableRecord] = []
         problems: dict[str, str] = {}
         for table in tables_of(pipeline, log_tables(lake_assets.settings())):

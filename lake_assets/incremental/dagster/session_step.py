@@ -313,7 +313,7 @@ class SessionStep:
         for evaluation in self._state_evaluations():
             yield from self._shown(evaluation)
         if report.held:
-            raise hours_held(self.target.table, verdicts_in_words(report.held))
+            raise hours_held(self.target.table, verdicts_in_words(report.held, self.target.grain))
 
     def _audit_events(self, report: SessionReport) -> Iterator[StepEvent]:
         held = self.engine.state(self.target).committed.held
@@ -366,7 +366,7 @@ class SessionStep:
         for note in plan.notes:
             log.info(note)
         if report.held:
-            log.warning("Held back by audits: %s.", verdicts_in_words(report.held))
+            log.warning("Held back by audits: %s.", verdicts_in_words(report.held, self.target.grain))
         if plan.skipped:
             log.warning(
                 "Skipped, because beyond the catch-up threshold: %s. Launch a backfill to build these hours.",

@@ -26,9 +26,6 @@ from lake_assets.incremental.declaration import RawTable, Source
 from lake_assets.incremental.engine.iceberg import changed_entries, live_entries, microseconds, rows_of_files
 from lake_assets.incremental.engine.source_changes import HOUR_MILLISECONDS, SnapshotReader
 
-LOOKBACK_HOURS = 6
-"""The fixed lookback that reports compare arrivals and sessions with."""
-
 EXACT_SECONDS = 256
 """Below this lateness, a step of the histogram is one second."""
 
@@ -74,7 +71,6 @@ class Arrivals:
         rows: Number of all rows.
         unplaced: Rows that are left out of everything below. They have no time, are dated before the pipeline's start,
             or more than an hour after they landed.
-        rows_beyond_lookback: Rows that landed more hours after their event hour than a fixed lookback covers.
         overall: Lateness of all rows; None without rows.
         by_landed_hour: Ascending; only hours with rows.
         cells: Ascending; only pairs of hours with rows.
@@ -83,7 +79,6 @@ class Arrivals:
     table: str
     rows: int
     unplaced: int
-    rows_beyond_lookback: int
     overall: Lateness | None
     by_landed_hour: tuple[LandedHour, ...]
     cells: tuple[Cell, ...]
@@ -140,7 +135,6 @@ class ArrivalCounter:
             table=self._raw.table,
             rows=self._rows,
             unplaced=self._rows - sum(cell.rows for cell in cells),
-            rows_beyond_lookback=sum(c.rows for c in cells if c.landed_hour - c.event_hour > LOOKBACK_HOURS),
             overall=_lateness(_summed(histogram, "step")) if cells else None,
             by_landed_hour=tuple(LandedHour(int(h), _lateness(of)) for h, of in zip(hours, of_hours, strict=True)),
             cells=cells,

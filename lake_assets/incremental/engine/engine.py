@@ -56,7 +56,7 @@ from lake_assets.incremental.engine.model import (
 )
 from lake_assets.incremental.engine.planner import Heads, Planner, present_heads
 from lake_assets.incremental.engine.planning import PendingHours, pending_hours
-from lake_assets.incremental.engine.session import Context, Session, find_written, next_wap_id
+from lake_assets.incremental.engine.session import Session, find_written, next_wap_id
 from lake_assets.incremental.engine.session_log import (
     EXTERNAL_RUN,
     PLAN,
@@ -82,7 +82,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from lake_assets.incremental.engine.arrivals import Lateness, RawSnapshot
-    from lake_assets.incremental.engine.published_audit import PublishedAudit
+    from lake_assets.incremental.engine.audit_run import PublishedAudit
 
 SESSION_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.:-]{0,127}")
 """An id of a session that a caller gives."""
@@ -307,7 +307,7 @@ class Engine:
                 continue
             if isinstance(decision, NoSession):
                 return decision
-            session = Session(self._context(), target, state, decision, run_id)
+            session = Session(self, target, state, decision, run_id)
             session.seconds["plan"] = time.perf_counter() - began
             reach("after-planned")
             try:
@@ -545,8 +545,17 @@ class Engine:
                 return self.open_session(target, run_id=run_id, session_id=session_id)
             if isinstance(decision, NoSession):
                 return decision
-            if session_id is not None:
-                self._check_unused(target, session_id)
+            if session_id is not None and not SESSION_ID.fullmatch(session_id):
+                raise UsageError(
+                    f"The session id is {session_id!r}.",
+                    remedy="Use up to 128 letters, digits and any of _ . : -, such as 20230914061001.",
+                )
+            for record in self.log.history(target.table) if session_id is not None else ():
+                if record.plan.session_id == session_id and record.state == "committed":
+                    raise UsageError(
+                        f"{session_id} is the id of a session of {target.table} that is committed.",
+                        remedy="Give each session an id of its own, or leave it out.",
+                    )
             own_id = decision.session_id
             if self.pipeline.find_target(target.table) is None:
                 own_id = f"{own_id}-{target.code_version}"
@@ -568,19 +577,6 @@ class Engine:
                 transaction.set_properties({OPENED: json.dumps(opened)})
         table = iceberg.load(self.catalog, target.table)
         return OpenedSession(plan=plan, table=target.table, wap_id=next_wap_id(table, plan))
-
-    def _check_unused(self, target: Target, session_id: str) -> None:
-        if not SESSION_ID.fullmatch(session_id):
-            raise UsageError(
-                f"The session id is {session_id!r}.",
-                remedy="Use up to 128 letters, digits and any of _ . : -, such as 20230914061001.",
-            )
-        for record in self.log.history(target.table):
-            if record.plan.session_id == session_id and record.state == "committed":
-                raise UsageError(
-                    f"{session_id} is the id of a session of {target.table} that is committed.",
-                    remedy="Give each session an id of its own, or leave it out.",
-                )
 
     def publish_session(self, target: Target, *, session_id: str | None = None) -> SessionReport:
         """Audit and publish what another program has written for the open session of a target, and end the session.
@@ -609,7 +605,7 @@ class Engine:
         written = find_written(state.table, plan, target.time_column)
         opened = state.opened or {}
         run_id = str(opened.get("run_id", EXTERNAL_RUN))
-        attempt = Session(self._context(), target, state, plan, run_id, written=written, is_external=True)
+        attempt = Session(self, target, state, plan, run_id, written=written, is_external=True)
         return replace(attempt.run(), status="published")
 
     def commit_session(self, target: Target, *, session_id: str | None = None) -> SessionReport:
@@ -678,12 +674,11 @@ class Engine:
         Raises:
             UsageError: There is nothing to audit, or a snapshot that the target was built from is gone.
         """
-        from lake_assets.incremental.engine.published_audit import audit_published
+        from lake_assets.incremental.engine.audit_run import audit_published
 
-        assert self.spark is not None, "an engine without Spark can only decide"
         start = self.pipeline.start_hour
         return audit_published(
-            self.catalog, target, self.state(target), hours, names, start=start, open_spark=self.spark
+            self.catalog, target, self.state(target), hours, names, start=start, open_spark=self.open_spark
         )
 
     def history(self, target: Target, *, newest: int | None = None) -> list[SessionRecord]:
@@ -728,9 +723,10 @@ class Engine:
     def _planner(self, target: Target) -> Planner:
         return self.planner(self.catalog, self.pipeline, target, clock=self.clock)
 
-    def _context(self) -> Context:
-        start = self.pipeline.start_hour
-        return Context(self.catalog, start, self.log, self.clock, self.spark, self.leaves_out_unchanged)
+    def open_spark(self) -> SparkSession:
+        """Return the Spark session."""
+        assert self.spark is not None, "an engine without Spark can only decide"
+        return self.spark()
 
 
 def _named_sources(target: Target) -> list[list[str]]:
@@ -854,7 +850,7 @@ def _run_due_sessions(
                 failure = None
                 if isinstance(result, SessionReport):
                     if result.held:
-                        failure = str(hours_held(name, verdicts_in_words(result.held)))
+                        failure = str(hours_held(name, verdicts_in_words(result.held, target.grain)))
                     yield Outcome(name, report=result, failure=failure), None
                 else:
                     if result.kind in REMEDIES:

@@ -208,7 +208,7 @@ class Committed:
         waits = self.waiting.get(hour)
         return waits.why if waits is not None and waits.why and waits.kind != "retry" else "changed before"
 
-    def with_changed(self, hours: Mapping[int, str], *, since_ms: int = 0) -> Committed:
+    def with_changed(self, hours: Mapping[int, str]) -> Committed:
         """Return the same, with some hours (hour → reason) changed. A held hour stays held, and is tried again."""
         if not hours:
             return self
@@ -218,7 +218,7 @@ class Committed:
             if before is not None and before.kind in HELD:
                 waiting[hour] = replace(before, kind="retry")
             elif before is None or before.kind != "changed":
-                waiting[hour] = Waiting("changed", why, since_ms)
+                waiting[hour] = Waiting("changed", why)
         return replace(self, waiting=waiting)
 
 
@@ -279,11 +279,10 @@ def due_at(deferred: Iterable[DeferredHour], late: Defer | None) -> datetime | N
 def wait_in_words(deferred: Collection[DeferredHour], late: Defer | None, grain: Grain = HOUR) -> str:
     """Return, for people, which hours wait, since when and until when. The text is the same at each look."""
     hours = [each.hour for each in deferred]
-    noun = grain.name if len(grain.firsts(hours)) == 1 else f"{grain.name}s"
     first_seen = min(each.since for each in deferred)
     rows = sum(each.rows for each in deferred)
     since = f"{first_seen:%Y-%m-%d %H:%M} UTC"
-    text = f"{noun} {grain.format_hours(hours)}: up to {rows:,} late rows are deferred since {since}"
+    text = f"{_hours_in_words(hours, grain)}: up to {rows:,} late rows are deferred since {since}"
     due = due_at(deferred, late)
     if late is None or due is None:
         return text
@@ -297,21 +296,24 @@ def age_in_words(age: timedelta) -> str:
     return f"{minutes // 60} h {minutes % 60:02d} min"
 
 
-def verdicts_in_words(held: Sequence[HeldHour]) -> str:
+def verdicts_in_words(held: Sequence[HeldHour], grain: Grain = HOUR) -> str:
     """Return held hours for people: `hour 2026-01-01-09:00 is held back by audit unique_key: 3 repeated`."""
     sentences: list[str] = []
     left = 0
     for place, (reason, found) in enumerate(groupby(held, key=attrgetter("why"))):
         hours = [each.hour for each in found]
+        partitions = len(grain.firsts(hours))
         if place < MAX_REASONS:
-            sentences.append(f"{_hours_in_words(hours)} {'is' if len(hours) == 1 else 'are'} held back by {reason}")
+            verb = "is" if partitions == 1 else "are"
+            sentences.append(f"{_hours_in_words(hours, grain)} {verb} held back by {reason}")
         else:
-            left += len(hours)
-    return "; ".join(sentences) + (f"; and {left} hours more" if left else "")
+            left += partitions
+    return "; ".join(sentences) + (f"; and {left} {grain.name}s more" if left else "")
 
 
-def _hours_in_words(hours: Sequence[int]) -> str:
-    return f"{'hour' if len(hours) == 1 else 'hours'} {format_hours(hours)}"
+def _hours_in_words(hours: Sequence[int], grain: Grain = HOUR) -> str:
+    noun = grain.name if len(grain.firsts(hours)) == 1 else f"{grain.name}s"
+    return f"{noun} {grain.format_hours(hours)}"
 
 
 @dataclass(frozen=True)

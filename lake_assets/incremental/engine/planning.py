@@ -265,7 +265,7 @@ def _no_session(
 ) -> NoSession:
     held = inputs.committed.held
     if held:
-        why = f"{why}; {verdicts_in_words(held)}; it waits for a change of a source or the code"
+        why = f"{why}; {verdicts_in_words(held, inputs.grain)}; it waits for a change of a source or the code"
     return NoSession(kind, why, due_at(deferred, inputs.late), tuple(deferred))
 
 
@@ -646,7 +646,7 @@ def _notes(
     if skipped:
         notes.append(f"skipped, beyond the catch-up threshold, open to a backfill: {grain.format_hours(skipped)}")
     if held:
-        notes.append(verdicts_in_words(held))
+        notes.append(verdicts_in_words(held, grain))
     if deferred:
         notes.append(wait_in_words(deferred, inputs.late, grain))
     return notes

@@ -15,19 +15,17 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
-from datetime import datetime
 from math import inf
 from typing import TYPE_CHECKING, Literal, NoReturn
 
-from pyiceberg.catalog import Catalog
 from pyiceberg.table import Table
 from pyiceberg.table.snapshots import Snapshot
 
 from lake_assets.base.failpoints import reach
-from lake_assets.base.hours import format_hours
+from lake_assets.base.hours import HOUR, Grain, format_hours, parse_hour
 from lake_assets.errors import (
     AuditFailed,
     ConfigurationError,
@@ -38,7 +36,7 @@ from lake_assets.errors import (
 from lake_assets.errors.described import find_refusal
 from lake_assets.incremental.declaration import Stateless, Target
 from lake_assets.incremental.engine import iceberg, publish
-from lake_assets.incremental.engine.audit_run import audit_scope, evaluate
+from lake_assets.incremental.engine.audit_run import audit_scope, evaluate, quarantine_results, ties_result
 from lake_assets.incremental.engine.iceberg import files_by_hours, rows_between, written_hours
 from lake_assets.incremental.engine.key_index import KeyIndex
 from lake_assets.incremental.engine.model import (
@@ -53,7 +51,7 @@ from lake_assets.incremental.engine.model import (
     settled,
 )
 from lake_assets.incremental.engine.planning import committed_after
-from lake_assets.incremental.engine.session_log import SessionLog, SessionRecord
+from lake_assets.incremental.engine.session_log import SessionRecord
 from lake_assets.incremental.engine.state import (
     BLOCKED,
     FAILED,
@@ -67,35 +65,11 @@ from lake_assets.incremental.engine.state import (
 from lake_assets.incremental.engine.user_code import naming_failed_rows
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
-
+    from lake_assets.incremental.engine.engine import Engine
     from lake_assets.incremental.engine.stage import PreparedRows
 
 APPEND = "the new rows as one INSERT INTO"
 OVERWRITE = "all planned hours, and no others, as one INSERT INTO ... REPLACE WHERE"
-
-
-@dataclass(frozen=True)
-class Context:
-    """What every session of an engine uses.
-
-    Attributes:
-        start_hour: First hour of the pipeline.
-        open_spark: Called when a session has rows to read, not before; None for an engine that only decides.
-        leaves_out_unchanged: Whether hours whose rows equal the published ones are left out of the commit.
-    """
-
-    catalog: Catalog
-    start_hour: int
-    log: SessionLog
-    clock: Callable[[], datetime]
-    open_spark: Callable[[], SparkSession] | None
-    leaves_out_unchanged: bool = True
-
-    def spark(self) -> SparkSession:
-        """Return the Spark session."""
-        assert self.open_spark is not None, "an engine without Spark can only decide"
-        return self.open_spark()
 
 
 @dataclass(frozen=True)
@@ -144,7 +118,7 @@ class Session:
     """One attempt at a session.
 
     Attributes:
-        context: What every session of an engine uses.
+        engine: What makes it.
         state: The state that it was planned on, with the target's table as it was then.
         plan: What it does.
         run_id: The run that makes the attempt.
@@ -153,7 +127,7 @@ class Session:
         seconds: Step → wall time in seconds.
     """
 
-    context: Context
+    engine: Engine
     target: Target
     state: State
     plan: SessionPlan
@@ -165,7 +139,7 @@ class Session:
     def __post_init__(self) -> None:
         assert self.state.table is not None, "the tables are created before the first session"
         self.table: Table = self.state.table
-        self.started_at = self.context.clock()
+        self.started_at = self.engine.clock()
         self.before = Committed() if self.plan.starts_anew else self.state.committed
         # One without hours may bring rows that belong in quarantine.
         self.reads_rows = self.plan.load != "none" or bool(self.plan.landings())
@@ -177,8 +151,7 @@ class Session:
             AuditFailed: A blocking audit failed; nothing is published.
             PublishConflict: Main is not as it was when the session was planned.
         """
-        name, log = self.target.table, self.context.log
-        iceberg.check_write_audit_publish(self.table, name)
+        name, log = self.target.table, self.engine.log
         try:
             staged = self.audited(self.staged())
             held_before = self.before.held_hours
@@ -190,7 +163,7 @@ class Session:
                     staged = replace(without, held=())
                 else:
                     staged = replace(without, audits=settled(staged.audits, without.audits))
-            failed = failures(staged.audits)
+            failed = failures(staged.audits, self.target.grain)
             if failed and not staged.held:
                 self._stop(staged, failed)
             with self._timed("publish"):
@@ -198,13 +171,13 @@ class Session:
                     self._check_not_overtaken()
                     log.quarantine(name, [{**row, "session_id": self.plan.session_id} for row in staged.quarantined])
                 reach("before-committed")
-                after = commit_state(self.context.catalog, self.table, staged.after, staged.snapshot_id)
+                after = commit_state(self.engine.catalog, self.table, staged.after, staged.snapshot_id)
             reach("after-committed")
         finally:
             if self.reads_rows:
                 from lake_assets.connections.row_checkpoint import release_checkpoints
 
-                release_checkpoints(self.context.spark())
+                release_checkpoints(self.engine.open_spark())
         with self._timed("commit"):
             record = self._record(staged, "committed")
             log.add(record, after)
@@ -222,7 +195,7 @@ class Session:
             return Staged(self._after())
         from lake_assets.incremental.engine.stage import Stager, write
 
-        catalog, target, plan, before = self.context.catalog, self.target, self.plan, self.before
+        catalog, target, plan, before = self.engine.catalog, self.target, self.plan, self.before
         # The last hour that may have been built before: hours up to it that come out unchanged are left out.
         last_built: float | None = before.last_built
         if isinstance(target.mode, Stateless):
@@ -232,12 +205,12 @@ class Session:
                 last_built = inf if rows_between(self.table, target.time_column, *plan.envelope) else None
         with self._timed("stage"), naming_failed_rows(target, plan.hour_numbers):
             stager = Stager(
-                self.context.spark(),
+                self.engine.open_spark(),
                 target,
-                start=self.context.start_hour,
+                start=self.engine.pipeline.start_hour,
                 main=publish.main_id(self.table),
                 complete_through=before.complete_through,
-                last_built=last_built if self.context.leaves_out_unchanged and not self.is_external else None,
+                last_built=last_built if self.engine.leaves_out_unchanged and not self.is_external else None,
                 overdue=before.waiting,
                 max_rows=self._estimated_rows(),
                 index=KeyIndex(catalog),
@@ -263,12 +236,12 @@ class Session:
                 return staged
             else:
                 wap_id = publish.wap_id(plan.session_id, publish.next_staging_number(table, plan.session_id))
-                write(self.context.spark(), target, prepared, wap_id, summary)
+                write(prepared, wap_id, summary)
                 table = iceberg.load(catalog, target.table)
-                found = [publish.staged_snapshot(table, wap_id), *publish.staged_snapshots(table, wap_id)]
                 # Two attempts at once may have taken the same id. The state has the run, and when it began.
+                found = publish.staged_snapshots(table, wap_id)
                 own = [each for each in found if publish.summary_of(each).get(STATE) == summary[STATE]]
-                snapshot = own[-1] if own else found[0]
+                snapshot = own[-1] if own else publish.staged_snapshot(table, wap_id)
             reach("after-staged")
             planned_on = publish.main_id(self.table)
             if snapshot.parent_snapshot_id != planned_on:
@@ -311,15 +284,7 @@ class Session:
             if staged.prepared.load != "none":
                 # Without a staged row the audits evaluate what is published: a source that was not read has rows, too.
                 scope = audit_scope(
-                    self.context.catalog,
-                    self.context.spark(),
-                    target,
-                    staged.prepared,
-                    snapshot_id=staged.snapshot_id,
-                    parent=publish.main_id(self.table),
-                    hours=staged.audited_hours,
-                    rows=staged.rows,
-                    start=self.context.start_hour,
+                    staged.prepared, snapshot_id=staged.snapshot_id, hours=staged.audited_hours, rows=staged.rows
                 )
                 audits = evaluate(target.audits, scope) + audits
             return replace(staged, audits=audits)
@@ -332,13 +297,13 @@ class Session:
             "session_id": plan.session_id,
             "code_version": plan.code_version,
             # Without keys: no erasure could remove them from the metadata files of before.
-            "failed": failures(replace(audit, sample=()) for audit in staged.audits),
+            "failed": failures((replace(audit, sample=()) for audit in staged.audits), self.target.grain),
             "run_id": self.run_id,
             "n": staged.after.n,
         }
         self._remember(BLOCKED, blocked)
         record = self._record(staged, "blocked")
-        self.context.log.add(record)
+        self.engine.log.add(record)
         error = AuditFailed(name, failed)
         error.report = self._report(staged, record)
         raise error
@@ -367,7 +332,7 @@ class Session:
     def _remember(self, name: str, value: Mapping[str, object]) -> None:
         """Set a property of the target, as JSON. Any session's commit ends it."""
         for attempt in iceberg.retrying():
-            with attempt, iceberg.load(self.context.catalog, self.target.table).transaction() as transaction:
+            with attempt, iceberg.load(self.engine.catalog, self.target.table).transaction() as transaction:
                 transaction.set_properties({name: json.dumps(value)})
                 replaced = {BLOCKED, FAILED} - {name} if name != OPENED else set()
                 for other in replaced & transaction.table_metadata.properties.keys():
@@ -379,7 +344,7 @@ class Session:
         A process that was paused may know rows that an erasure has removed since.
         """
         name = self.target.table
-        publish.check_base(iceberg.load(self.context.catalog, name), name, publish.base_of(self.table))
+        publish.check_base(iceberg.load(self.engine.catalog, name), name, publish.base_of(self.table))
 
     def _after(self, prepared: PreparedRows | None = None, held: Collection[HeldHour] = ()) -> State:
         """Return the state after the session. It is part of what is staged."""
@@ -423,7 +388,7 @@ class Session:
             pattern_id=self.target.mode.pattern_id,
             run_id=self.run_id,
             started_at=self.started_at,
-            ended_at=self.context.clock(),
+            ended_at=self.engine.clock(),
             staged_snapshot_id=staged.snapshot_id,
             published_snapshot_id=staged.snapshot_id if state == "committed" else None,
             built=staged.hours,
@@ -437,7 +402,6 @@ class Session:
         counts = staged.row_counts
         return replace(
             record.report(),
-            held=staged.held,
             rows_duplicate=counts.duplicates,
             rows_quarantined=counts.quarantined,
             rows_late=counts.late,
@@ -459,53 +423,16 @@ class Session:
 # Results of the audits that are not declared
 
 
-def failures(audits: Iterable[AuditResult]) -> dict[str, str]:
-    """Return the blocking audits that failed: name → counts and offending keys, for a message."""
+def failures(audits: Iterable[AuditResult], grain: Grain = HOUR) -> dict[str, str]:
+    """Return the blocking audits that failed: name → counts, hours or days, and offending keys, for a message."""
     failed = {}
     for audit in audits:
         if audit.blocking and not audit.passed:
             counts = ", ".join(f"{number} {counted}" for counted, number in audit.counts.items())
+            if audit.hours:
+                counts = f"{counts} in {grain.format_hours(map(parse_hour, audit.hours))}"
             failed[audit.name] = f"{counts} (such as {', '.join(audit.sample)})" if audit.sample else counts
     return failed
-
-
-def quarantine_results(target: Target, counts: RowCounts, *, new_rows: int) -> tuple[AuditResult, ...]:
-    """Return a warning on all quarantined rows, and the blocking limit on those that are new to the quarantine.
-
-    Args:
-        target: The target.
-        counts: Of the rows of the driving source.
-        new_rows: Rows of any source that are not in it yet.
-    """
-    limit = target.most_quarantined(counts.read)
-    quarantined = max(counts.quarantined, new_rows)
-    warning = AuditResult(
-        name="quarantine",
-        passed=quarantined == 0,
-        blocking=False,
-        counts={"quarantined": quarantined},
-        description="no row is quarantined",
-    )
-    blocking = AuditResult(
-        name="quarantine_limit",
-        passed=new_rows <= limit,
-        blocking=True,
-        counts={"quarantined": new_rows, "limit": limit},
-        description=f"at most {limit} rows are new to the quarantine",
-    )
-    return warning, blocking
-
-
-def ties_result(target: Target, tied: int) -> tuple[AuditResult, ...]:
-    """Return a warning on rows of the driving source that count by nothing but a hash; none for one without a key."""
-    source = target.sources[0]
-    if source.key is None:
-        return ()
-    description = f"no two rows of one {source.key} and {source.time_column} differ and landed together"
-    if source.has_versions:
-        order = ", ".join(source.order_columns)
-        description = f"no two versions of one {source.key} have equal {order} and landed together"
-    return (AuditResult("ties", passed=tied == 0, blocking=False, counts={"tied": tied}, description=description),)
 
 
 # What another program has written

@@ -495,12 +495,16 @@ def record_of(state: State) -> SessionRecord:
 def session_row(record: SessionRecord) -> dict[str, Any]:
     """Return a session as a row of `etl.session`."""
     plan = record.plan
-    events: list[datetime | None] = [hour_start(hour) for hour in plan.envelope or ()]
-    first, last = events or (None, None)
-    landings: list[tuple[Any, Any]] = [*plan.landings()]
-    (from_landing_date, from_landing_hour) = min(landings, default=(None, None))
-    (to_landing_date, to_landing_hour) = max(landings, default=(None, None))
-    from_processing, to_processing = _processing_hours(plan)
+    landings: list[tuple[Any, Any]] = [*plan.landings()] or [(None, None)]
+    spans = {
+        "event": map(_date_and_hour, plan.envelope or (None, None)),
+        "landing": (min(landings), max(landings)),
+        "processing": map(_date_and_hour, _processing_hours(plan)),
+    }
+    ends = {}
+    for name, span in spans.items():
+        for end, place in zip(("from", "to"), span, strict=True):
+            ends[f"{end}_{name}_date"], ends[f"{end}_{name}_hour"] = place
     return {
         "process_name": plan.process,
         "session_id": plan.session_id,
@@ -511,14 +515,7 @@ def session_row(record: SessionRecord) -> dict[str, Any]:
         "load": plan.load,
         "sources": json.dumps([asdict(source) for source in plan.sources]),
         "processing_uris": json.dumps(list(plan.processing_uris)),
-        "from_event_date": first and first.date().isoformat(),
-        "from_event_hour": first and first.hour,
-        "to_event_date": last and last.date().isoformat(),
-        "to_event_hour": last and last.hour,
-        "from_landing_date": from_landing_date,
-        "from_landing_hour": from_landing_hour,
-        "to_landing_date": to_landing_date,
-        "to_landing_hour": to_landing_hour,
+        **ends,
         "hours": json.dumps([{"hour": hour_key(planned.hour), "reason": planned.reason} for planned in plan.hours]),
         "built_hours": json.dumps(_keys(record.built)),
         "pending_hours": json.dumps(_keys(plan.pending)),
@@ -537,39 +534,35 @@ def session_row(record: SessionRecord) -> dict[str, Any]:
         "started_at": record.started_at,
         "ended_at": record.ended_at,
         "plan": PLAN.dump_json(plan).decode(),
-        "from_processing_date": from_processing and from_processing.date().isoformat(),
-        "from_processing_hour": from_processing and from_processing.hour,
-        "to_processing_date": to_processing and to_processing.date().isoformat(),
-        "to_processing_hour": to_processing and to_processing.hour,
     }
 
 
-def _processing_hours(plan: SessionPlan) -> tuple[datetime | None, datetime | None]:
+def _date_and_hour(hour: int | None) -> tuple[str | None, int | None]:
+    start = None if hour is None else hour_start(hour)
+    return (start.date().isoformat(), start.hour) if start else (None, None)
+
+
+def _processing_hours(plan: SessionPlan) -> tuple[int | None, int | None]:
     """Return the hours in which the first and the last new snapshot of the sources was committed."""
     new = [each for each in plan.sources if each.from_snapshot_id != each.to_snapshot_id]
     began = [each.from_timestamp_ms for each in new if each.from_timestamp_ms is not None]
     # What is read from the beginning of a table may be of any time before its head.
-    first = hour_start(min(began) // HOUR_MILLISECONDS) if began and len(began) == len(new) else None
-    last = hour_start(max(each.to_timestamp_ms for each in new) // HOUR_MILLISECONDS) if new else None
+    first = min(began) // HOUR_MILLISECONDS if began and len(began) == len(new) else None
+    last = max(each.to_timestamp_ms for each in new) // HOUR_MILLISECONDS if new else None
     return first, last
 
 
 def _session_record(row: Row) -> SessionRecord:
+    same = ("state", "revision", "run_id", "started_at", "ended_at", "rows_read", "rows_written")
     return SessionRecord(
         plan=PLAN.validate_json(row["plan"]),
-        state=row["state"],
-        revision=row["revision"],
         pattern_id=row["etl_pattern_id"],
-        run_id=row["run_id"],
-        started_at=row["started_at"],
-        ended_at=row["ended_at"],
         staged_snapshot_id=row["staged_snapshot_id"],
         published_snapshot_id=row["published_snapshot_id"],
         built=tuple(map(parse_hour, json.loads(row["built_hours"]))),
         unchanged=tuple(map(parse_hour, json.loads(row["unchanged_hours"]))),
-        rows_read=row["rows_read"],
-        rows_written=row["rows_written"],
         audits=_AUDITS.validate_json(row["audits"]),
+        **{name: row[name] for name in same},
     )
 
 

@@ -418,6 +418,7 @@ class PreparedRows:
     """The rows of one session, not yet written.
 
     Attributes:
+        stager: What prepared them.
         plan: What was prepared: the session's plan, without the hours that its audits hold back.
         load: `append`, `overwrite`, or `none` (at most rows for the quarantine).
         hours: The hours that an overwrite replaces; for an append, the hours of its rows' source times.
@@ -426,11 +427,11 @@ class PreparedRows:
         row_counts: What became of the rows of the driving source.
         quarantined: Rows that are new to the quarantine (source, row_hash, reason, row; all strings), of each source
             that may have any.
-        max_rows: About how many rows the session reads of any table, at most; infinite if that is not known.
         unchanged: Planned hours whose rows equal the published ones; `hours` and `rows` leave them out.
         rows_unchanged: Rows in `unchanged`.
     """
 
+    stager: Stager
     plan: SessionPlan
     load: Literal["append", "overwrite", "none"]
     hours: tuple[int, ...]
@@ -438,7 +439,6 @@ class PreparedRows:
     kept: DataFrame
     row_counts: RowCounts
     quarantined: Sequence[DataFrame]
-    max_rows: float
     unchanged: tuple[int, ...] = ()
     rows_unchanged: int = 0
 
@@ -472,7 +472,7 @@ class Stager:
         last_built: Last hour that may have been built before. Hours up to it whose rows equal the published ones are
             left out; None leaves none out.
         overdue: Hours to be built in any case, even if they have no rows.
-        max_rows: About how many rows the session reads of any table, at most.
+        max_rows: About how many rows the session reads of any table, at most; infinite if that is not known.
         index: Finds rows by a column's values; None to read tables whole.
         is_perturbed: Whether the floating point numbers that the transform gets are changed by a random part of
             `PERTURBATION`. Such rows are compared, and never published.
@@ -514,7 +514,7 @@ class Stager:
         self._check_sources(plan)
         kept, counts, quarantined = self._driving_rows(plan)
         rows = within(self._published(), self.target.time_column, plan.hour_numbers)
-        return PreparedRows(plan, "none", plan.hour_numbers, rows, kept, counts, quarantined, self.max_rows)
+        return PreparedRows(self, plan, "none", plan.hour_numbers, rows, kept, counts, quarantined)
 
     # An append: the new rows alone
 
@@ -559,6 +559,7 @@ class Stager:
             return None
         kept = rows.where(is_counted())
         return PreparedRows(
+            stager=self,
             plan=plan,
             load="append",
             hours=tuple(sorted(target.grain.whole(counts.hours))),
@@ -566,7 +567,6 @@ class Stager:
             kept=kept,
             row_counts=counts,
             quarantined=[self._new_to_quarantine(rows, source, schema)] if counts.quarantined else [],
-            max_rows=self.max_rows,
         )
 
     def _read_before(self, plan: SessionPlan) -> DataFrame:
@@ -599,6 +599,7 @@ class Stager:
             rows, unchanged, rows_unchanged = build(plan, kept)
         changed = tuple(hour for hour in plan.hour_numbers if hour not in unchanged)
         return PreparedRows(
+            stager=self,
             plan=plan,
             load="overwrite" if plan.hours else "none",
             hours=changed,
@@ -606,7 +607,6 @@ class Stager:
             kept=kept,
             row_counts=counts,
             quarantined=quarantined,
-            max_rows=self.max_rows,
             unchanged=unchanged,
             rows_unchanged=rows_unchanged,
         )
@@ -855,12 +855,13 @@ class Stager:
         return rejected.drop(FORMER_HASH)
 
 
-def write(spark: SparkSession, target: Target, prepared: PreparedRows, wap_id: str, summary: Mapping[str, str]) -> None:
+def write(prepared: PreparedRows, wap_id: str, summary: Mapping[str, str]) -> None:
     """Write prepared rows as a snapshot with a WAP id and further fields of its summary. Main does not refer to it."""
+    spark, target = prepared.stager.spark, prepared.stager.target
     # Spark sorts the rows of a task by partition, and has one file open at a time. Otherwise each hour has one open at
     # once, which takes a megabyte.
     writer = prepared.rows.writeTo(f"{CATALOG}.{target.table}").option("fanout-enabled", "false")
-    if is_few(prepared.max_rows):
+    if is_few(prepared.stager.max_rows):
         writer = writer.option("distribution-mode", "none")
     for key, value in summary.items():
         writer = writer.option(f"snapshot-property.{key}", value)

@@ -8,8 +8,8 @@ Spark.
 
 from __future__ import annotations
 
+import inspect
 import re
-import sys
 import traceback
 import warnings
 from collections import Counter
@@ -17,7 +17,7 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from functools import lru_cache
 from pathlib import Path
-from types import CodeType, FunctionType, ModuleType
+from types import FunctionType
 from typing import TYPE_CHECKING, Any
 
 from lake_assets.base.hours import format_hours
@@ -33,6 +33,7 @@ from lake_assets.errors import (
 )
 from lake_assets.errors.described import Refusal, explain, find_refusal, is_machines_fault
 from lake_assets.incremental.declaration import SessionContext, Target
+from lake_assets.incremental.declaration.decorator import function_code
 from lake_assets.incremental.declaration.model import Audit
 
 if TYPE_CHECKING:
@@ -223,15 +224,12 @@ def _is_users(path: Path) -> bool:
 
 _WORD = re.compile(r"\w+")
 
-_OTHERS = ("lake_assets", "pyspark", "pyiceberg", "pandas", "pyarrow", "numpy", *sys.stdlib_module_names)
-"""Packages whose code names no column of a user."""
-
 
 def reads(target: Target, column: str) -> bool:
     """Return whether a target may read a column of this name, of any of its sources, as far as its code says it.
 
     The answer may be yes for a column that is not read, and never no for one that is, unless its name is put together
-    from parts, or comes from a file.
+    from parts, or comes from a file or another project.
     """
     of_query = getattr(target.transform, "reads", None)
     if of_query is not None:
@@ -244,43 +242,14 @@ def reads(target: Target, column: str) -> bool:
 
 @lru_cache(maxsize=1024)
 def _names(function: Any) -> frozenset[str] | None:
-    """Return all words that a function names, and those that it calls; None if nothing shows its code."""
-    if not isinstance(function, FunctionType):
+    """Return the words of a function's code, and of what it uses of its project; None if nothing shows the code."""
+    try:
+        inspect.getsource(function)
+    except (OSError, TypeError):  # typed into an interpreter, or no function of Python
         return None
-    known: set[int] = set()
-    texts: list[str] = []
-    waiting: list[Any] = [function]
-    while waiting:
-        each = waiting.pop()
-        if id(each) in known or each is None:
-            continue
-        known.add(id(each))
-        if not isinstance(each, FunctionType):
-            if not isinstance(each, type | ModuleType):
-                texts.append(repr(each))
-            continue
-        codes = list(_codes(each.__code__))
-        names = {name for code in codes for name in code.co_names}
-        texts += names
-        texts += [repr(value) for code in codes for value in code.co_consts if not isinstance(value, CodeType)]
-        used = [value for name, value in each.__globals__.items() if name in names]
-        for module in [value for value in used if isinstance(value, ModuleType)]:
-            used += [value for name, value in vars(module).items() if name in names]
-        used += [cell.cell_contents for cell in each.__closure__ or ()]
-        used += [*(each.__defaults__ or ()), *(each.__kwdefaults__ or {}).values(), getattr(each, "__wrapped__", None)]
-        waiting += [value for value in used if not _is_of_others(value)]
+    closure = [cell.cell_contents for cell in function.__closure__ or ()]
+    values = [*closure, *(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).values()]
+    texts = [*function_code(function), *map(repr, values)]
+    for used in (each for each in values if isinstance(each, FunctionType)):
+        texts += function_code(used)
     return frozenset(word for text in texts for word in _WORD.findall(text.casefold()))
-
-
-def _codes(code: CodeType) -> Iterator[CodeType]:
-    """Yield the code of a function, and of those within it."""
-    yield code
-    for constant in code.co_consts:
-        if isinstance(constant, CodeType):
-            yield from _codes(constant)
-
-
-def _is_of_others(value: object) -> bool:
-    module = value.__name__ if isinstance(value, ModuleType) else getattr(value, "__module__", "") or ""
-    is_code = isinstance(value, FunctionType | ModuleType | type)
-    return is_code and module.partition(".")[0] in _OTHERS

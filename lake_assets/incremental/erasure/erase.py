@@ -483,9 +483,8 @@ def _delete_rows_that_came(engine: Engine, subject: Subject, ids: Collection[str
 
 def _rewrite_without_delete_files(engine: Engine, table: str) -> None:
     """Rewrite data files without the rows that delete files hide, and drop the delete files: both may hold the id."""
-    assert engine.spark is not None, "an engine without Spark can only decide"
     options = "map('delete-file-threshold', '1', 'remove-dangling-deletes', 'true')"
-    engine.spark().sql(f"CALL lake.system.rewrite_data_files(table => '{table}', options => {options})").collect()
+    engine.open_spark().sql(f"CALL lake.system.rewrite_data_files(table => '{table}', options => {options})").collect()
 
 
 def _bring_targets_up_to_date(engine: Engine) -> None:

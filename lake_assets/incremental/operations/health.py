@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from itertools import groupby
 from operator import attrgetter
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 from pyiceberg.catalog import Catalog
 
@@ -230,7 +230,9 @@ def health(engine: Engine, target: Target) -> TargetHealth:
         if isinstance(decision, NoSession) and decision.kind == "beyond":
             found.append(Problem(name, "beyond_data", f"{name}: {decision.reason}.", CONFIRM))
         iceberg.complete_through(state.table, name)  # its readers need it
-        found += _lateness(engine, target)
+        if target.max_delay is not None:
+            late = freshness(engine.catalog, engine.pipeline, target, engine.clock())
+            found += [] if late.fresh else [Problem(name, "not_fresh", f"{late.what}.", late.remedy)]
         found += _wanted(state, target)
     except Exception as error:  # whatever the table of somebody else makes its reader raise concerns this target only
         if is_machines_fault(error):
@@ -249,27 +251,16 @@ def _left_by_sessions(state: State, target: Target) -> Iterator[Problem]:
         run_id = blocked["run_id"] or None
         yield Problem(target.table, "audit_failed", error.problem, error.remedy, blocked["session_id"], run_id)
     if failed is not None and failed["code_version"] == target.code_version:
-        yield _failed(failed, target)
+        times = "" if failed["times"] == 1 else f", {failed['times']} times"
+        what = f"{target.table}: session {failed['session_id']} failed{times}: {failed['what']}."
+        remedy = f"`lake catch-up {target.name}` repeats it and shows the error."
+        run_id = failed["run_id"] or None
+        yield Problem(target.table, "session_failed", what, remedy, failed["session_id"], run_id)
     by_session = attrgetter("session_id")
     for session_id, hours in groupby(sorted(state.committed.held, key=by_session), key=by_session):
         held: Sequence[HeldHour] = [*hours]
-        of_hours = hours_held(target.table, verdicts_in_words(held))
+        of_hours = hours_held(target.table, verdicts_in_words(held, target.grain))
         yield Problem(target.table, "hours_held", of_hours.problem, of_hours.remedy, session_id)
-
-
-def _failed(failed: Mapping[str, Any], target: Target) -> Problem:
-    times = "" if failed["times"] == 1 else f", {failed['times']} times"
-    what = f"{target.table}: session {failed['session_id']} failed{times}: {failed['what']}."
-    remedy = f"`lake catch-up {target.name}` repeats it and shows the error."
-    return Problem(target.table, "session_failed", what, remedy, failed["session_id"], failed["run_id"] or None)
-
-
-def _lateness(engine: Engine, target: Target) -> Iterator[Problem]:
-    if target.max_delay is None:
-        return
-    found = freshness(engine.catalog, engine.pipeline, target, engine.clock())
-    if not found.fresh:
-        yield Problem(target.table, "not_fresh", f"{found.what}.", found.remedy)
 
 
 def _wanted(state: State, target: Target) -> Iterator[Problem]:

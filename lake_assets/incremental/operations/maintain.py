@@ -10,12 +10,11 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING
 
-from pyiceberg.catalog import Catalog
 from pyiceberg.table import Table
 from pyiceberg.table.refs import SnapshotRefType
 from tenacity import Retrying, retry_if_exception, stop_after_attempt, wait_random_exponential
@@ -43,7 +42,7 @@ from lake_assets.incremental.engine.retention import (
 )
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from lake_assets.incremental.engine.engine import Engine
 
 
 SMALL_FILE_BYTES, COMPACTED_FILE_BYTES = 96 * 1024 * 1024, 128 * 1024 * 1024
@@ -123,31 +122,17 @@ def tables_of(pipeline: Pipeline, properties: Mapping[str, str]) -> tuple[str, .
     return (*raw_tables, *targets, *engine_tables(properties))
 
 
+@dataclass(frozen=True)
 class Maintainer:
-    """Maintains the tables of a pipeline and the engine's own tables.
+    """Maintains the tables of an engine's pipeline and the engine's own.
 
-    Args:
-        catalog: The catalog of the tables.
-        pipeline: Declares raw tables and targets.
-        clock: The present moment, for the age of snapshots and files.
-        spark: Called when there is something to compact, not before.
-        policy: What is kept; None for the defaults.
+    Attributes:
+        engine: Opens Spark when there is something to compact, not before.
+        policy: What is kept.
     """
 
-    def __init__(
-        self,
-        catalog: Catalog,
-        pipeline: Pipeline,
-        *,
-        clock: Callable[[], datetime],
-        spark: Callable[[], SparkSession],
-        policy: Policy | None = None,
-    ) -> None:
-        self.catalog = catalog
-        self.pipeline = pipeline
-        self.clock = clock
-        self.spark = spark
-        self.policy = policy or Policy()
+    engine: Engine
+    policy: Policy = Policy()
 
     def table(self, name: str) -> str:
         """Return the full name of a table.
@@ -158,9 +143,9 @@ class Maintainer:
         Raises:
             UsageError: No table, or more than one, has this name.
         """
-        known = tables_of(self.pipeline, self.catalog.properties)
+        known = tables_of(self.engine.pipeline, self.engine.catalog.properties)
         wanted = name.replace("/", ".")
-        raw = self.pipeline.raw_table(wanted)
+        raw = self.engine.pipeline.raw_table(wanted)
         if raw is not None and raw.exists_already:
             raise UsageError(
                 f"{wanted} belongs to the program that has created it, and is not maintained here.",
@@ -168,7 +153,7 @@ class Maintainer:
             )
         found = [table for table in known if wanted in (table, table.split(".")[1])]
         if len(found) != 1:
-            self.pipeline.refuse_broken(wanted)
+            self.engine.pipeline.refuse_broken(wanted)
             raise UsageError(f"There is no table {name!r}.", remedy=suggestion(name, known))
         return found[0]
 
@@ -184,9 +169,9 @@ class Maintainer:
             UsageError: No table has this name.
         """
         name = self.table(name)
-        policy, now = self.policy, self.clock()
+        catalog, policy, now = self.engine.catalog, self.policy, self.engine.clock()
         began = time.perf_counter()
-        table = iceberg.load(self.catalog, name)
+        table = iceberg.load(catalog, name)
         before = inventory(table.io, table.metadata)
 
         small_files: Counter[tuple[int, str]] = Counter()
@@ -198,7 +183,7 @@ class Maintainer:
             sizes = f"'min-file-size-bytes', '{SMALL_FILE_BYTES}', 'target-file-size-bytes', '{COMPACTED_FILE_BYTES}'"
             options = f"'min-input-files', '{policy.compact_files}', {sizes}"
             self._call("rewrite_data_files", name, f", options => map({options})")
-            table = iceberg.load(self.catalog, name)
+            table = iceberg.load(catalog, name)
         # A large table keeps many full manifests after any rewrite; a compaction adds small ones of its own.
         small = [each for each in head_manifests(table) if each.manifest_length < SMALL_MANIFEST_BYTES]
         has_many_manifests = len(small) > policy.many_manifests
@@ -211,7 +196,7 @@ class Maintainer:
         young_ms = int((now - policy.retain).timestamp() * 1000)
 
         def old_snapshots(table: Table) -> list[int]:
-            pinned = read_references(self.catalog).pinned(table, name)
+            pinned = read_references(catalog).pinned(table, name)
             snapshots, main = table.metadata.snapshots, publish.main_id(table)
             return snapshots_to_expire(snapshots, main, pinned, young_ms=young_ms, newest=policy.newest)
 
@@ -219,10 +204,10 @@ class Maintainer:
             former, expired = table.metadata, len(old_snapshots(table))
         else:
             self._drop_outdated_refs(name, now)
-            former, expired = expire(self.catalog, name, old_snapshots)
+            former, expired = expire(catalog, name, old_snapshots)
         is_expired = time.perf_counter()
 
-        unneeded = unneeded_files(self.catalog, name, former, orphaned_before=now - policy.orphan_age)
+        unneeded = unneeded_files(catalog, name, former, orphaned_before=now - policy.orphan_age)
         if not dry_run:
             for file in (*unneeded.released, *unneeded.orphans):
                 remove_file(table.io, file.location)
@@ -259,24 +244,21 @@ class Maintainer:
             reraise=True,
         ):
             with attempt:
-                self.spark().sql(sql).collect()
+                self.engine.open_spark().sql(sql).collect()
 
     def _carry(self, name: str) -> None:
         """Let the tag of a target's last session go of files that a compaction has replaced, by whomever."""
-        if not publish.lags_behind(iceberg.load(self.catalog, name)):
+        if not publish.lags_behind(iceberg.load(self.engine.catalog, name)):
             return
-        from lake_assets.incremental.engine.engine import Engine
-
-        engine = Engine(self.catalog, self.pipeline, clock=self.clock)
-        for target in self.pipeline.targets:
-            if target.table == name and engine.problem(target) is None:
-                engine.carry(target, why="maintenance", run_id="maintenance")
+        for target in self.engine.pipeline.targets:
+            if target.table == name and self.engine.problem(target) is None:
+                self.engine.carry(target, why="maintenance", run_id="maintenance")
 
     def _drop_outdated_refs(self, name: str, now: datetime) -> None:
         """Drop the tags and branches that are older than they are to be retained by their own limit."""
         for attempt in iceberg.retrying():
             with attempt:
-                table = iceberg.load(self.catalog, name)
+                table = iceberg.load(self.engine.catalog, name)
                 for ref, found in table.metadata.refs.items():
                     snapshot = table.snapshot_by_id(found.snapshot_id)
                     if ref == "main" or found.max_ref_age_ms is None or snapshot is None:

@@ -20,7 +20,7 @@ from lake_assets.errors.described import describe
 from lake_assets.incremental.declaration import LANDED, Pipeline, RawTable, Target
 from lake_assets.incremental.declaration.pipeline import column_sources
 from lake_assets.incremental.engine import iceberg
-from lake_assets.incremental.engine.arrivals import LOOKBACK_HOURS, Arrivals, arrivals
+from lake_assets.incremental.engine.arrivals import Arrivals, arrivals
 from lake_assets.incremental.engine.columns import check_time_columns
 from lake_assets.incremental.engine.iceberg import QUARANTINE, rows_of_files
 from lake_assets.incremental.engine.model import AuditResult, HeldHour
@@ -171,14 +171,12 @@ class Overview:
 
     Attributes:
         made_at: When the overview was made.
-        lookback_hours: Length of the fixed lookback that arrivals are compared with.
         standings: How far each table is complete.
         arrivals: When the rows of each raw table arrived; without the raw tables that have a problem or no `landed_at`.
         targets: The targets, upstream ones first.
     """
 
     made_at: datetime
-    lookback_hours: int
     standings: tuple[TableProgress, ...]
     arrivals: tuple[Arrivals, ...]
     targets: tuple[TargetOverview, ...]
@@ -202,7 +200,7 @@ def overview(catalog: Catalog, pipeline: Pipeline, *, now: datetime, progress: P
     for target in progress(pipeline.in_order()):
         standings.append(_target_progress(catalog, target))
         targets.append(_target_overview(log, pipeline, target, quarantine.get(target.table, ())))
-    return Overview(now, LOOKBACK_HOURS, tuple(standings), tuple(found_arrivals), tuple(targets))
+    return Overview(now, tuple(standings), tuple(found_arrivals), tuple(targets))
 
 
 def _read_raw(catalog: Catalog, pipeline: Pipeline, raw: RawTable) -> tuple[TableProgress, Arrivals | None]:

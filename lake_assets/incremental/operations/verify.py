@@ -315,8 +315,7 @@ def _compare_hours(
     from lake_assets.incremental.engine.compare import compare as compare_rows
     from lake_assets.incremental.engine.stage import Stager
 
-    assert engine.spark is not None, "an engine without Spark can compare nothing"
-    spark = engine.spark()
+    spark = engine.open_spark()
     head = publish.main_id(table)
     from_stored = isinstance(target.mode, Sequential) and not from_nothing
     max_rows = publish.rows_of(table, head)

@@ -11,7 +11,7 @@ from functools import cached_property
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
-from lake_assets.errors import ConfigurationError
+from lake_assets.errors import ConfigurationError, suggestion
 from lake_assets.incremental.declaration import TABLE, Broken, Pipeline, RawTable, Subject, Target
 from lake_assets.incremental.declaration.model import require_name
 from lake_assets.incremental.declaration.pipeline import check_own_sql
@@ -29,6 +29,7 @@ from lake_assets.incremental.sql.files import (
     read_sql,
     shown,
 )
+from lake_assets.incremental.sql.query import PREVIOUS, SESSION_HOURS
 
 
 @dataclass(frozen=True)
@@ -237,7 +238,7 @@ def targets_of(folder: SqlFolder, schemas: Mapping[str, Schema]) -> tuple[list[T
             check_sources(table, {*known, *folder.raw_names}, (*folder.broken, *broken))
             stored = current_columns(table, known, folder)
             if stored is None:
-                raise _columns_unknown(table)
+                raise _columns_unknown(table, known)
             target = target_of(table.declaration, table.sql, stored)
             with located(table.declaration):
                 check_own_sql([target])
@@ -354,7 +355,20 @@ def check_sources(table: SqlTable | Target, known: Collection[str], broken: Iter
                 )
 
 
-def _columns_unknown(table: SqlTable) -> ConfigurationError:
+def _columns_unknown(table: SqlTable, schemas: Mapping[str, Schema]) -> ConfigurationError:
+    """Return why the columns of a query are not known: it names one that does not exist, or nobody has asked Spark."""
+    from lake_assets.incremental.sql.lineage import unknown_column
+
+    readable: dict[str, Iterable[str]] = {SESSION_HOURS: ["hour"], PREVIOUS: table.attributes.columns}
+    readable |= {source.sql_name: schemas.get(source.table, ()) for source in table.attributes.sources}
+    column = unknown_column(table.sql.text, readable) if all(map(schemas.get, table.source_tables)) else None
+    if column is not None:
+        every = sorted({name for columns in readable.values() for name in columns})
+        lines = [number for number, line in enumerate(table.sql.text.splitlines(), start=1) if column in line]
+        return ConfigurationError(
+            f"{table.sql.place(min(lines, default=1))}: {table.table}: the column {column!r} does not exist.",
+            remedy=suggestion(column.rpartition(".")[2], every),
+        )
     file = columns_file(table.declaration)
     if file.is_file():
         problem = f"The query of {table.table}, or a source, has changed since {shown(file)} was written"

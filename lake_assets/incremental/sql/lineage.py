@@ -41,6 +41,30 @@ def tables_read(query: str) -> tuple[str, ...] | None:
     return tuple(sorted(found))
 
 
+def unknown_column(query: str, tables: Mapping[str, Iterable[str]]) -> str | None:
+    """Return the first column that a query names, and that neither it nor a table has; None if sqlglot sees none.
+
+    Args:
+        query: The query.
+        tables: Name in the query → its columns, for every table that the query may read.
+    """
+    try:
+        parsed = sqlglot.parse_one(query, dialect=DIALECT)
+    except (SqlglotError, RecursionError):
+        return None
+    used = list(parsed.find_all(exp.Column, bfs=False))
+    named = {each.alias_or_name.casefold() for each in parsed.find_all(exp.Table, exp.Subquery, exp.CTE)}
+    known = {name.casefold() for columns in tables.values() for name in columns}
+    # Whatever the query names itself: aliases, columns of common table expressions, parameters of lambdas.
+    own = (each for each in parsed.find_all(exp.Identifier) if not isinstance(each.parent, exp.Column))
+    known |= {each.name.casefold() for each in own}
+    for column in used:
+        is_field = column.table and column.table.casefold() not in named
+        if not is_field and not column.find(exp.Star) and column.name.casefold() not in known:
+            return ".".join(part.name for part in column.parts)
+    return None
+
+
 _COMBINING: Mapping[type[exp.Expr], str] = {
     exp.Group: "GROUP BY",
     exp.Distinct: "DISTINCT",

@@ -38,8 +38,8 @@ if TYPE_CHECKING:
     from datetime import datetime
 
     from lake_assets.base.findings import Finding, Repaired
+    from lake_assets.incremental.engine.audit_run import PublishedAudit
     from lake_assets.incremental.engine.engine import Outcome
-    from lake_assets.incremental.engine.published_audit import PublishedAudit
     from lake_assets.incremental.engine.session_log import SessionRecord
     from lake_assets.incremental.operations.contents import ColumnBounds, PartitionContents, TableContents
     from lake_assets.incremental.operations.maintain import MaintenanceReport

@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 
 from lake_assets.base.hours import DAY, HOUR, Grain, hour_key
 from lake_assets.errors import UsageError
+from lake_assets.incremental.engine.audit_run import PublishedAudit, newest_complete_hours
 from lake_assets.incremental.engine.engine import utc_now
 from lake_assets.incremental.engine.model import AuditResult, Committed, HeldHour
-from lake_assets.incremental.engine.published_audit import PublishedAudit, newest_complete_hours
 from lake_assets.membership import PIPELINE
 from lake_assets_tests.incremental.clicks import START, click_fact
 from lake_assets_tests.incremental.in_process_daemon import in_process_daemon

@@ -41,7 +41,7 @@ def lake(catalog: Catalog, spark: SparkSession) -> Lake:
 
 
 def maintainer(lake: Lake, policy: Policy = FORGETFUL) -> Maintainer:
-    return Maintainer(lake.catalog, lake.pipeline, clock=utc_now, spark=lambda: lake.spark, policy=policy)
+    return Maintainer(Engine(lake.catalog, lake.pipeline, clock=utc_now, spark=lambda: lake.spark), policy)
 
 
 def folder(lake: Lake, name: str) -> Path:
@@ -189,7 +189,7 @@ def test_orphans_of_a_former_table_stay_and_the_report_names_its_metadata(catalo
     def no_spark() -> SparkSession:
         raise AssertionError("Spark removes orphans")
 
-    done = Maintainer(catalog, CLICKS, clock=utc_now, spark=no_spark).maintain("raw.clicks")
+    done = Maintainer(Engine(catalog, CLICKS, clock=utc_now, spark=no_spark)).maintain("raw.clicks")
     assert done.orphans_removed == 0
     assert bare_path(former).rpartition("/")[0] in done.notes[0]
     assert "another table's metadata" in done.notes[0]

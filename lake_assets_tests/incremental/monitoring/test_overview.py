@@ -87,4 +87,3 @@ def assert_counts_rows(arrivals: Any, rows: list[dict[str, Any]]) -> None:
     assert late[-(-len(late) // 2) - 1] * 127 / 128 <= arrivals.overall.p50_seconds <= late[-(-len(late) // 2) - 1]
     cells = Counter((hour_of(at), hour_of(e)) for e, at in pairs)
     assert {(c.landed_hour, c.event_hour): c.rows for c in arrivals.cells} == cells
-    assert arrivals.rows_beyond_lookback == sum(n for (at, e), n in cells.items() if at - e > 6)

@@ -63,7 +63,6 @@ def test_counting_in_batches_is_what_sorting_all_rows_gives(batches: list[list[T
     pairs = placed(times)
     found = counted(batches)
     assert (found.rows, found.unplaced) == (len(times), len(times) - len(pairs))
-    assert found.rows_beyond_lookback == sum(hour_of(landed) - hour_of(event) > 6 for event, landed in pairs)
     cells = Counter((hour_of(landed), hour_of(event)) for event, landed in pairs)
     assert [((c.landed_hour, c.event_hour), c.rows) for c in found.cells] == sorted(cells.items())
     assert [h.landed_hour for h in found.by_landed_hour] == sorted({hour_of(landed) for _, landed in pairs})

@@ -113,6 +113,7 @@ def test_held_hours_in_words_stay_short() -> None:
     alike = [HeldHour(h, "audit x: 1 bad", "s") for h in at(*range(24))]
     assert verdicts_in_words(alike[:1]) == "hour 2026-01-01-00:00 is held back by audit x: 1 bad"
     assert verdicts_in_words(alike) == "hours 2026-01-01-00:00..2026-01-01-23:00 are held back by audit x: 1 bad"
+    assert verdicts_in_words(alike, DAY) == "day 2026-01-01 is held back by audit x: 1 bad"
     many = [HeldHour(h, f"audit x: {h} bad", "s") for h in at(*range(5))]
     assert verdicts_in_words(many).endswith(
         f"hour 2026-01-01-02:00 is held back by audit x: {START + 2} bad; and 2 hours more"

@@ -281,10 +281,8 @@ class World:
     def maintain(self, engine: Engine, name: str) -> object:
         assert engine.spark is not None
         policy = Policy(retain=timedelta(0), newest=1, compact_files=2, many_manifests=2)
-        maintainer = Maintainer(
-            engine.catalog, self.pipeline, clock=lambda: datetime.now(UTC), spark=engine.spark, policy=policy
-        )
-        return maintainer.maintain(name)
+        now = Engine(engine.catalog, self.pipeline, clock=lambda: datetime.now(UTC), spark=engine.spark)
+        return Maintainer(now, policy).maintain(name)
 
     def judge_of_catch_up(self, error: Exception) -> None:
         self.judge("catch-up", error, destroyed=True, lost=True)

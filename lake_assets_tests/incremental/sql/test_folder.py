@@ -116,6 +116,11 @@ def test_what_is_stored_of_a_query_is_current_until_query_or_source_changes(tmp_
         payments(tmp_path, declaration=declaration, sql=sql)
         with pytest.raises(ConfigurationError, match=r"(?s)payment_fact.sql:1: .* has changed since .*Run `lake check"):
             pipeline_of(tmp_path, start=START)
+    payments(tmp_path, sql=PAYMENTS_SQL.replace("amount", "amuont"))
+    with pytest.raises(
+        ConfigurationError, match=r"sql:1: core.payment_fact: the column 'amuont' does not exist.\n  → Did you mean"
+    ):
+        pipeline_of(tmp_path, start=START)
     payments(tmp_path)
     stored = file.with_name("payment_fact.columns.json")
     document = json.loads(stored.read_text())

@@ -21,8 +21,8 @@ from lake_assets.connections.row_checkpoint import release_checkpoints
 from lake_assets.errors import AuditFailed, SourceError
 from lake_assets.incremental.engine.model import SessionPlan, SessionReport
 from lake_assets.incremental.engine.readable import LeastRows
-from lake_assets.incremental.engine.session import Context, Session, failures
-from lake_assets_tests.incremental.scenario import NOW, START, Lake, raw_row, signup
+from lake_assets.incremental.engine.session import Session, failures
+from lake_assets_tests.incremental.scenario import START, Lake, raw_row, signup
 
 if TYPE_CHECKING:
     from pyiceberg.catalog import Catalog
@@ -71,8 +71,8 @@ def writes(change: Change) -> Callable[[Any], Any]:
     """A writer that writes other rows than it is given."""
 
     def mutate(original: Any) -> Any:
-        def write(spark: SparkSession, target: object, prepared: Any, *named: object) -> None:
-            original(spark, target, replace(prepared, rows=change(prepared.rows)), *named)
+        def write(prepared: Any, *named: object) -> None:
+            original(replace(prepared, rows=change(prepared.rows)), *named)
 
         return write
 
@@ -185,8 +185,7 @@ def blocking_failures(lake: Lake, name: str) -> set[str]:
     target = lake.target(name)
     plan = lake.engine.decide(target)
     assert isinstance(plan, SessionPlan)
-    context = Context(lake.catalog, START, lake.engine.log, lambda: NOW, lambda: lake.spark)
-    attempt = Session(context, target, lake.engine.state(target), plan, run_id="")
+    attempt = Session(lake.engine, target, lake.engine.state(target), plan, run_id="")
     try:
         return set(failures(attempt.audited(attempt.staged()).audits))
     finally:
