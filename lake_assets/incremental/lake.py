@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from types import TracebackType
@@ -45,9 +46,9 @@ class Lake:
     call that reads rows, and stays open until `close`.
     """
 
-    def __init__(self, engine: Engine, sessions: LakeSpark) -> None:
+    def __init__(self, engine: Engine, close: Callable[[], None]) -> None:
         self._engine = engine
-        self._spark = sessions
+        self._close = close
 
     @classmethod
     def open(
@@ -73,7 +74,8 @@ class Lake:
             ConfigurationError: The session has no catalog `lake`, or no declaration can be used.
             ServiceError: The catalog cannot be opened.
         """
-        from lake_assets.connections.catalog import log_tables, open_catalog
+        from lake_assets.connections.catalog import NAME, log_tables, open_catalog
+        from lake_assets.connections.spark import KeptSession, open_spark
         from lake_assets.incremental.engine.engine import Engine, utc_now
         from lake_assets.incremental.engine.erasures import erasure_key
         from lake_assets.incremental.from_settings import declared_pipeline
@@ -82,17 +84,32 @@ class Lake:
         opened = declared_pipeline(pipeline, start=found.start)
         for broken in opened.broken:
             warnings.warn(str(broken.error), stacklevel=2)
-        sessions = LakeSpark(found, given=spark, has_own_catalog=catalog is not None)
+        if spark is not None and spark.conf.get(f"spark.sql.catalog.{NAME}", None) is None:
+            raise ConfigurationError(
+                f"The Spark session has no catalog {NAME!r}.",
+                remedy=f"Configure spark.sql.catalog.{NAME} in the session, or leave out `spark=`.",
+            )
+        kept = KeptSession(partial(open_spark, found))
+
+        def session() -> SparkSession:
+            """Return the given session, or one of the settings: these may have other tables than a given catalog."""
+            if spark is None and catalog is not None:
+                raise ConfigurationError(
+                    "The lake was opened with a catalog of its own and without a Spark session.",
+                    remedy="Pass `spark=`, a session whose catalog `lake` is that catalog, to Lake.open.",
+                )
+            return kept.session() if spark is None else spark
+
         if catalog is not None:
             catalog.properties.update(log_tables(found))
         engine = Engine(
             catalog or open_catalog(found),
             opened,
             clock=utc_now,
-            spark=sessions.session,
+            spark=session,
             erasure_key=partial(erasure_key, found),
         )
-        return cls(engine, sessions)
+        return cls(engine, kept.close)
 
     @property
     def catalog(self) -> Catalog:
@@ -155,7 +172,7 @@ class Lake:
         """
         from lake_assets.incremental.operations.verify import compare
 
-        self._spark.session()  # without one, this fails before any table is read
+        self._engine.open_spark()  # without one, this fails before any table is read
         return [compare(self._engine, wanted) for wanted in self._targets(target)]
 
     def sessions(self, target: str, *, newest: int | None = None) -> list[SessionRecord]:
@@ -181,7 +198,7 @@ class Lake:
 
     def close(self) -> None:
         """Stop the Spark session that this lake opened. A session that was given stays open."""
-        self._spark.close()
+        self._close()
 
     def __enter__(self) -> Lake:
         return self
@@ -200,57 +217,8 @@ class Lake:
         return [self.pipeline.target(name)]
 
 
-class LakeSpark:
-    """The Spark session of a lake: the given one, or one of the settings that is opened on first use.
-
-    Args:
-        settings: Where to open a session.
-        given: A session of the caller; None to open one.
-        has_own_catalog: Whether the caller gave a catalog. A session of the settings could then write to other tables.
-    """
-
-    def __init__(self, settings: Settings, *, given: SparkSession | None, has_own_catalog: bool) -> None:
-        from lake_assets.connections.spark import KeptSession, open_spark
-
-        if given is not None:
-            _require_catalog(given)
-        self._given = given
-        self._has_own_catalog = has_own_catalog
-        self._kept = KeptSession(partial(open_spark, settings))
-
-    def session(self) -> SparkSession:
-        """Return the session.
-
-        Raises:
-            ConfigurationError: A catalog was given, but no session.
-            ServiceError: No Spark is available.
-        """
-        if self._given is not None:
-            return self._given
-        if self._has_own_catalog:
-            raise ConfigurationError(
-                "The lake was opened with a catalog of its own and without a Spark session.",
-                remedy="Pass `spark=`, a session whose catalog `lake` is that catalog, to Lake.open.",
-            )
-        return self._kept.session()
-
-    def close(self) -> None:
-        """Stop the session that was opened here."""
-        self._kept.close()
-
-
 def _reason(record: SessionRecord, hour: int) -> str:
     for planned in record.plan.hours:
         if planned.hour == hour:
             return planned.reason
     return record.plan.reason
-
-
-def _require_catalog(spark: SparkSession) -> None:
-    from lake_assets.connections.catalog import NAME
-
-    if spark.conf.get(f"spark.sql.catalog.{NAME}", None) is None:
-        raise ConfigurationError(
-            f"The Spark session has no catalog {NAME!r}.",
-            remedy=f"Configure spark.sql.catalog.{NAME} in the session, or leave out `spark=`.",
-        )

@@ -25,7 +25,6 @@ from functools import cached_property
 from tempfile import NamedTemporaryFile
 from typing import Any, Literal, TypeVar
 
-import pyarrow as pa
 from pyiceberg.catalog import Catalog
 from pyiceberg.expressions import (
     And,
@@ -38,7 +37,6 @@ from pyiceberg.expressions import (
     Or,
     StartsWith,
 )
-from pyiceberg.io.pyarrow import schema_to_pyarrow
 from pyiceberg.manifest import ManifestContent
 from pyiceberg.schema import Schema
 from pyiceberg.table import Table
@@ -236,8 +234,7 @@ class Erasures:
                 "recorded_at": now,
             }
             rows.append(row)
-        schema = schema_to_pyarrow(table.schema(), include_field_ids=False)
-        table.append(pa.Table.from_pylist(rows, schema=schema))
+        table.append(iceberg.arrow_rows(table, rows))
 
     def known(self, subject: str, values: Iterable[Id], among: Iterable[Erasure]) -> Mapping[Id, datetime]:
         """Return erased id → time of its erasure, for those of the ids that were erased.

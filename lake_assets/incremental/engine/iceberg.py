@@ -42,7 +42,7 @@ from pyiceberg.expressions import AlwaysFalse, And, BooleanExpression, GreaterTh
 from pyiceberg.io import FileIO, OutputFile, load_file_io
 from pyiceberg.io import pyarrow as pyiceberg_arrow
 from pyiceberg.io.pyarrow import ArrowScan as ArrowScan
-from pyiceberg.io.pyarrow import PyArrowFileIO
+from pyiceberg.io.pyarrow import PyArrowFileIO, schema_to_pyarrow
 from pyiceberg.manifest import (
     DEFAULT_READ_VERSION,
     MANIFEST_ENTRY_SCHEMAS,
@@ -576,6 +576,11 @@ def written_hours(table: Table, snapshot: Snapshot, time_column: str) -> tuple[s
         elif is_added:
             deletes_rows = True
     return added, removed, deletes_rows
+
+
+def arrow_rows(table: Table, rows: Iterable[Mapping[str, Any]]) -> pa.Table:
+    """Return rows as an Arrow table with the columns of a table."""
+    return pa.Table.from_pylist(list(rows), schema=schema_to_pyarrow(table.schema(), include_field_ids=False))
 
 
 class OneCopyTransaction(Transaction):

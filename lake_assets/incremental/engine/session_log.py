@@ -21,13 +21,11 @@ from dataclasses import asdict, dataclass
 from datetime import datetime
 from typing import Any, Literal
 
-import pyarrow as pa
 from pydantic import TypeAdapter
 from pyiceberg.catalog import Catalog
 from pyiceberg.conversions import from_bytes
 from pyiceberg.exceptions import CommitFailedException
 from pyiceberg.expressions import And, BooleanExpression, EqualTo, GreaterThan, In
-from pyiceberg.io.pyarrow import schema_to_pyarrow
 from pyiceberg.manifest import DataFile, ManifestContent
 from pyiceberg.table import Table
 from pyiceberg.table.update.snapshot import ExpireSnapshots
@@ -41,6 +39,7 @@ from lake_assets.incremental.engine import iceberg, publish
 from lake_assets.incremental.engine.iceberg import (
     QUARANTINE,
     OneCopyTransaction,
+    arrow_rows,
     entries,
     high_watermark_table,
     naming_damaged_file,
@@ -278,7 +277,7 @@ class SessionLog:
                     if not lacking:
                         return
                     with OneCopyTransaction(table) as transaction:
-                        transaction.append(_arrow_rows(table, lacking))
+                        transaction.append(arrow_rows(table, lacking))
                         # Those that a branch or a tag refers to stay.
                         snapshots = sorted(table.metadata.snapshots, key=lambda each: each.sequence_number or 0)
                         kept = {ref.snapshot_id for ref in table.metadata.refs.values()}
@@ -416,7 +415,7 @@ class SessionLog:
                 for row in table.scan(candidates, selected_fields=("source", "row_hash")).to_arrow().to_pylist():
                     new.pop((row["source"], row["row_hash"]), None)
                 if new:
-                    table.append(_arrow_rows(table, new.values()))
+                    table.append(arrow_rows(table, new.values()))
         return len(new)
 
 
@@ -766,8 +765,3 @@ def _merge_small_files(table: Table, process: str) -> None:
 def _equal(column: str, value: str) -> BooleanExpression:
     # The expression is typed as its JSON form, not as its constructor.
     return EqualTo(column, value)  # type: ignore[call-arg, arg-type]
-
-
-def _arrow_rows(table: Table, rows: Iterable[Row]) -> pa.Table:
-    schema = schema_to_pyarrow(table.schema(), include_field_ids=False)
-    return pa.Table.from_pylist(list(rows), schema=schema)

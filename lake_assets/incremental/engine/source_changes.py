@@ -47,6 +47,7 @@ from lake_assets.base.recent import Recent
 from lake_assets.errors import InvalidHourKey, history_cut, source_replaced
 from lake_assets.incremental.declaration import LANDED, Source
 from lake_assets.incremental.engine.iceberg import (
+    RAW_PARTITIONS,
     bounds,
     changed_entries,
     complete_through,
@@ -145,10 +146,6 @@ class ReadBudget:
         self.files -= 1
         self.bytes -= size
         return True
-
-
-LANDING_PARTITION = {"landing_date", "landing_hour", "batch_id"}
-"""The fields of the partition of a landed file. Files of tables that others have created may have none of them."""
 
 
 @dataclass(frozen=True)
@@ -573,7 +570,7 @@ class SnapshotReader:
     def _described(self, file: DataFile, snapshot: Snapshot) -> FileChange:
         times = bounds(file, self._time)
         partition: dict[str, object] = {**partition_text(self.table, file)}
-        is_landed = self._is_landed_by_partition and partition.keys() >= LANDING_PARTITION
+        is_landed = self._is_landed_by_partition and partition.keys() >= {*RAW_PARTITIONS}
         landing_hour = self.landing_hour(file)
         if is_landed and landing_hour is not None:
             partition["landing_hour"] = landing_hour % HOURS_OF_DAY

@@ -22,7 +22,7 @@ from lake_assets.errors.described import describe, is_machines_fault
 from lake_assets.incremental.declaration import Pipeline, Target
 from lake_assets.incremental.engine import iceberg
 from lake_assets.incremental.engine.engine import CONFIRM
-from lake_assets.incremental.engine.model import Decision, HeldHour, NoSession, verdicts_in_words
+from lake_assets.incremental.engine.model import Decision, HeldHour, NoSession, age_in_words, verdicts_in_words
 from lake_assets.incremental.engine.planner import built_by_other_code, source_complete_through
 from lake_assets.incremental.engine.state import State
 
@@ -88,14 +88,9 @@ def evaluate_freshness(
         complete_through=through,
         delay=delay,
         max_delay=target.max_delay,
-        what=f"{target.table} is {so_far}, {_in_words(delay)} late; allowed are {_in_words(target.max_delay)}",
+        what=f"{target.table} is {so_far}, {age_in_words(delay)} late; allowed are {age_in_words(target.max_delay)}",
         remedy=remedy,
     )
-
-
-def _in_words(delay: timedelta) -> str:
-    minutes = int(delay.total_seconds() // 60)
-    return f"{minutes // 60} h {minutes % 60:02} min"
 
 
 def freshness(catalog: Catalog, pipeline: Pipeline, target: Target, now: datetime) -> Freshness:
