@@ -10,23 +10,17 @@ ServingError
 │   ├── EntryReverted
 │   ├── SourceGone          a source that no longer exists
 │   ├── TargetNotReady      a target that was not uploaded, or is not readable
-│   ├── TargetNotNamed      an upload that no replacement in progress names
 │   ├── TargetReplaced      a target that another entry has replaced since
 │   ├── StillInProgress     a revert of an entry whose push may be running
 │   └── SegmentHeld         a deletion of a segment that the lineage needs
 ├── PushFailed              a push that was reverted, or not started
-│   ├── NameTaken
-│   ├── RowsUnreadable
 │   ├── ColumnsChanged
 │   ├── QuotaExceeded
-│   ├── UploadStopped
-│   ├── UploadDamaged
-│   └── PushOvertaken
+│   └── UploadDamaged
 ├── TokenNeeded             a call that would change a table, of an endpoint without a token
 ├── PinotRefused            a call that the controller of a Pinot cluster did not carry out
 ├── ErasedSince             a revert that would restore rows of an erased person
 ├── LineageDamaged          a node that serving cannot have written
-├── LineageGone             files of a table that has no lineage in this ZooKeeper
 ├── LineageBusy             other clients kept writing the lineage
 ├── SegmentDamaged          a segment whose file is gone, or is not what was pushed
 ├── TableNotServed
@@ -39,11 +33,10 @@ UsageError
 
 from __future__ import annotations
 
-import errno
 from collections.abc import Iterable, Mapping
 from datetime import datetime
 
-from lake_assets.errors import ServiceError, ServingError, UsageError, named, suggestion
+from lake_assets.errors import ServingError, UsageError, named, suggestion
 
 MAX_ANSWER_CHARACTERS = 500
 """Of another service's answer, in a message."""
@@ -129,16 +122,6 @@ class TargetNotReady(ReplaceRefused):
         )
 
 
-class TargetNotNamed(ReplaceRefused):
-    """No replacement in progress names an uploaded segment: it would be routed at once."""
-
-    def __init__(self, table: str, segment: str) -> None:
-        super().__init__(
-            f"No replacement in progress of {table} names {segment}, so it cannot be uploaded.",
-            remedy=f"Call startReplaceSegments of {table} first, with it among segmentsTo.",
-        )
-
-
 class TargetReplaced(ReplaceRefused):
     """Another live entry replaces a target. by: its id."""
 
@@ -173,26 +156,6 @@ class PushFailed(ServingError):
     """A push that did not complete. It was reverted, if it had started."""
 
 
-class NameTaken(PushFailed):
-    """Another served table has the same name in another case."""
-
-    def __init__(self, table: str, other: str) -> None:
-        super().__init__(
-            f"{table} cannot be pushed: {other} is served already, and SQL does not distinguish the two names.",
-            remedy=f"Push it as {other}, or under another name.",
-        )
-
-
-class RowsUnreadable(PushFailed):
-    """The rows to push could not be read."""
-
-    def __init__(self, table: str, why: Exception) -> None:
-        super().__init__(
-            f"The source of {table} could not be read: {why}.",
-            remedy="Check that its files exist and can be read, then push again.",
-        )
-
-
 class ColumnsChanged(PushFailed):
     """The rows have other columns than those that readers see. Both: column → type."""
 
@@ -219,20 +182,6 @@ class QuotaExceeded(PushFailed):
         )
 
 
-class UploadStopped(PushFailed):
-    """A folder could not be written to. variable: of the environment, which names the folder."""
-
-    def __init__(self, table: str, why: OSError | ServiceError, *, folder: str, variable: str) -> None:
-        is_full = isinstance(why, OSError) and why.errno in (errno.ENOSPC, errno.EDQUOT)
-        reason = why.problem.rstrip(".") if isinstance(why, ServiceError) else str(why)
-        reason = "its disk is full" if is_full else reason
-        remedy = "Free space" if is_full else "Give access"
-        super().__init__(
-            f"{table} could not be written to {folder}: {reason}.",
-            remedy=f"{remedy} there, or use another folder ({variable}), and push again.",
-        )
-
-
 class UploadDamaged(PushFailed):
     """A segment that was read back differs from the pushed one."""
 
@@ -240,16 +189,6 @@ class UploadDamaged(PushFailed):
         super().__init__(
             f"{segment} of {table} is not what was pushed: {what}.",
             remedy="Push again. If it happens again, check the disk.",
-        )
-
-
-class PushOvertaken(PushFailed):
-    """Another push has switched the table meanwhile."""
-
-    def __init__(self, table: str, entry_id: str) -> None:
-        super().__init__(
-            f"{table} was changed by another push while entry {entry_id} was pushed: readers would see both snapshots.",
-            remedy="Push again, unless the other push is the newer one.",
         )
 
 
@@ -292,18 +231,6 @@ class LineageDamaged(ServingError):
     def __init__(self, path: str, what: str) -> None:
         super().__init__(
             f"The node {path} {what}.", remedy="Stop all pushes, and restore the node from a backup of ZooKeeper."
-        )
-
-
-class LineageGone(ServingError):
-    """Without the lineage it is not known which files readers see, so none is deleted. folder: of all tables."""
-
-    def __init__(self, table: str, files: Iterable[str], *, folder: str) -> None:
-        super().__init__(
-            f"ZooKeeper has no lineage of {table}, but {folder}/{table} contains its files: {named(files)}.",
-            remedy="Name the ZooKeeper that has its lineage (LAKE_ZOOKEEPER), or the folder that belongs to this one "
-            "(LAKE_SERVING_FOLDER). If the lineage is lost, restore ZooKeeper's data from a backup. To start again "
-            f"without the files, move {folder}/{table} away, and push again.",
         )
 
 

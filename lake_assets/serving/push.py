@@ -23,10 +23,9 @@ from lake_assets.base.failpoints import reach
 from lake_assets.errors import LakeError, UsageError
 from lake_assets.serving.errors import (
     EntryReverted,
-    PushOvertaken,
+    PushFailed,
     QuotaExceeded,
-    RowsUnreadable,
-    TargetNotNamed,
+    ReplaceRefused,
     TargetTaken,
     UnknownEntry,
 )
@@ -134,7 +133,7 @@ def write_drafts(
 
     Raises:
         UsageError: There are too many rows.
-        RowsUnreadable: The rows cannot be read.
+        PushFailed: The rows cannot be read.
         OSError: The folder cannot be written to.
     """
     reader = rows.to_reader(segment_rows) if isinstance(rows, pa.Table) else rows
@@ -167,11 +166,14 @@ def _write_draft(name: str, batches: list[pa.RecordBatch], schema: pa.Schema, fo
 
 
 def _batches(table: str, reader: pa.RecordBatchReader) -> Iterator[pa.RecordBatch]:
-    """Only errors of the reader become `RowsUnreadable`; the caller's, which writes, do not."""
+    """Only errors of the reader become `PushFailed`; the caller's, which writes, do not."""
     try:
         yield from reader
     except (OSError, ArrowException) as error:
-        raise RowsUnreadable(table, error) from error
+        raise PushFailed(
+            f"The source of {table} could not be read: {error}.",
+            remedy="Check that its files exist and can be read, then push again.",
+        ) from error
 
 
 def _parts(batches: Iterable[pa.RecordBatch], segment_rows: int) -> Iterator[list[pa.RecordBatch]]:
@@ -385,7 +387,11 @@ class Push:
     def _ended(self, table: str, state: TableState) -> Change:
         entry = state.lineage.entry(self._entries[table])
         if entry.state is State.IN_PROGRESS and state.routed != set(entry.segments_from):
-            raise PushOvertaken(table, entry.id)
+            raise PushFailed(
+                f"{table} was changed by another push while entry {entry.id} was pushed: readers would see both "
+                "snapshots.",
+                remedy="Push again, unless the other push is the newer one.",
+            )
         lost = missing(entry.segments_to, self._store.files.stored(table))
         ended = end_replace(state.lineage, entry.id, ready=state.segments - lost, now=self._store.clock())
         retired = retired_segments(ended.lineage, entry.segments_to, kept=self._store.policy.snapshots)
@@ -525,7 +531,7 @@ class Writer(Store):
 
         Raises:
             UsageError: The file is not Parquet.
-            TargetNotNamed: No entry in progress names the segment.
+            ReplaceRefused: No entry in progress names the segment.
             TargetTaken: It is stored already.
             ColumnsChanged: It has other columns than readers see, and `new_schema` is not set.
             QuotaExceeded: The table would exceed its quota.
@@ -542,7 +548,10 @@ class Writer(Store):
         if segment in state.segments:
             raise TargetTaken(table, [segment], "a segment with this name is stored")
         if not naming:
-            raise TargetNotNamed(table, segment)
+            raise ReplaceRefused(  # it would be routed at once
+                f"No replacement in progress of {table} names {segment}, so it cannot be uploaded.",
+                remedy=f"Call startReplaceSegments of {table} first, with it among segmentsTo.",
+            )
         if not new_schema:
             self.check_columns(table, state.routed, file)
         most = quota or self.policy.quota_bytes

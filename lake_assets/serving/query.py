@@ -20,6 +20,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import chain
+from multiprocessing import Pipe
+from multiprocessing.connection import Connection
 from pathlib import Path
 from threading import Lock
 from typing import Any
@@ -28,7 +30,7 @@ import duckdb
 import pyarrow as pa
 
 from lake_assets.serving.errors import LineageBusy, QueryRefused, QueryStopped, SegmentDamaged, TableNotServed
-from lake_assets.serving.query_worker import ERROR, HEADER, STREAM, Question
+from lake_assets.serving.query_worker import ERROR, STREAM, Question
 from lake_assets.serving.registry import MAX_TRIES, Registry, States, is_table
 from lake_assets.serving.store import Lease, Leases, SegmentFiles, sha256_of
 from lake_assets.serving.store import QueryLimits as QueryLimits
@@ -299,116 +301,55 @@ ONE_THREAD = {"OPENBLAS_NUM_THREADS": "1", "JE_ARROW_MALLOC_CONF": "background_t
 """For the process that forks: no library may start a thread when it is imported."""
 
 
-class FrameTooLarge(Exception):
-    """A worker announced more bytes than are allowed; none of them was read."""
-
-
-class Worker:
-    """A process for one question. Its methods raise `EOFError` or `ConnectionError` if it has died."""
-
-    def __init__(self, connection: socket.socket, pipe: int) -> None:
-        self._connection, self._pipe = connection, pipe
-
-    def ask(self, question: Question, *, seconds_left: Callable[[], float]) -> None:
-        """Send the question. Raises `TimeoutError`."""
-        self._limit_time(seconds_left())
-        self._connection.sendall(json.dumps(question).encode() + b"\n")
-
-    def frame(self, *, most: int, seconds_left: Callable[[], float]) -> tuple[bytes, pa.Buffer]:
-        """Return the kind and the content of the next frame.
-
-        Raises:
-            FrameTooLarge: It has more than `most` bytes.
-            TimeoutError: It did not arrive in time.
-        """
-        kind, size = HEADER.unpack(self._received(HEADER.size, seconds_left))
-        if size > most:
-            raise FrameTooLarge
-        return kind, self._received(size, seconds_left)
-
-    def _received(self, size: int, seconds_left: Callable[[], float]) -> pa.Buffer:
-        buffer = pa.allocate_buffer(size)
-        free = memoryview(buffer).cast("B")
-        while free:
-            self._limit_time(seconds_left())
-            count = self._connection.recv_into(free)
-            if not count:
-                raise EOFError
-            free = free[count:]
-        return buffer
-
-    def _limit_time(self, seconds: float) -> None:
-        if seconds <= 0:
-            raise TimeoutError
-        self._connection.settimeout(seconds)
-
-    def kill(self) -> None:
-        """End the process, and close this side."""
-        self._connection.close()
-        os.close(self._pipe)
-
-
-class Forker:
-    """A process that forks workers: it has imported what they need, and has no thread."""
-
-    def __init__(self) -> None:
-        self._connection, theirs = socket.socketpair()
-        with theirs:
-            self._process = subprocess.Popen(
-                (sys.executable, "-m", "lake_assets.serving.query_worker"),
-                stdin=theirs.fileno(),
-                stdout=subprocess.DEVNULL,
-                # without settings: a worker needs none, and some are secret
-                env={name: os.environ[name] for name in os.environ if not name.startswith("LAKE_")} | ONE_THREAD,
-                start_new_session=True,  # Ctrl-C ends the server, and so all of them
-            )
-
-    def worker(self) -> Worker:
-        """Return a new worker. Raises `ConnectionError` if this process has died."""
-        ours, theirs = socket.socketpair()
-        read, write = os.pipe()
-        worker = Worker(ours, write)
-        try:
-            socket.send_fds(self._connection, [b"."], [theirs.fileno(), read])
-        except ConnectionError:
-            worker.kill()
-            raise
-        finally:
-            theirs.close()
-            os.close(read)
-        return worker
-
-    def close(self) -> None:
-        """End the process; it kills its workers first."""
-        self._connection.close()
-        self._process.wait()
-
-
 class Workers:
-    """Starts workers. The process that forks them is started for the first one, and again if it has died."""
+    """Starts a process for each question.
+
+    They are forked by a process that has imported what they need, and has no thread. It is started for the first one,
+    and again if it has died.
+    """
 
     def __init__(self) -> None:
         self._lock = Lock()
-        self._forker: Forker | None = None
+        self._forker: tuple[subprocess.Popen[bytes], socket.socket] | None = None
 
     @contextmanager
-    def one(self) -> Iterator[Worker]:
-        """Yield a worker for the block."""
-        worker = self._new()
+    def one(self) -> Iterator[Connection]:
+        """Yield the connection to a new process for the block. It raises `EOFError` or `ConnectionError` if it dies."""
+        ours, theirs = Pipe()
+        read, write = os.pipe()
         try:
-            yield worker
-        finally:
-            worker.kill()
-
-    def _new(self) -> Worker:
-        with self._lock:
-            self._forker = self._forker or Forker()
             try:
-                return self._forker.worker()
-            except ConnectionError:
-                self._forker.close()
-                self._forker = Forker()
-                return self._forker.worker()
+                self._fork(theirs.fileno(), read)
+            finally:
+                theirs.close()
+                os.close(read)
+            yield ours
+        finally:
+            ours.close()
+            os.close(write)  # which ends the process
+
+    def _fork(self, *descriptors: int) -> None:
+        with self._lock:
+            if self._forker is not None:
+                process, connection = self._forker
+                try:
+                    socket.send_fds(connection, [b"."], descriptors)
+                    return
+                except ConnectionError:
+                    connection.close()
+                    process.wait()
+            connection, theirs = socket.socketpair()
+            with theirs:
+                process = subprocess.Popen(
+                    (sys.executable, "-m", "lake_assets.serving.query_worker"),
+                    stdin=theirs.fileno(),
+                    stdout=subprocess.DEVNULL,
+                    # without settings: a worker needs none, and some are secret
+                    env={name: os.environ[name] for name in os.environ if not name.startswith("LAKE_")} | ONE_THREAD,
+                    start_new_session=True,  # Ctrl-C ends the server, and so all of them
+                )
+            self._forker = process, connection
+            socket.send_fds(connection, [b"."], descriptors)
 
 
 WORKERS = Workers()
@@ -457,7 +398,7 @@ def query(broker: Broker, sql: str, limits: QueryLimits) -> Result:
                 result = _result(worker, sql, limits, checked)
         except TimeoutError:
             raise _too_slow(limits) from None
-        except FrameTooLarge:
+        except MemoryError:
             raise _too_large(limits) from None
         except (EOFError, ConnectionError) as error:
             raise _died(limits) from error
@@ -465,7 +406,7 @@ def query(broker: Broker, sql: str, limits: QueryLimits) -> Result:
         return result
 
 
-def _result(worker: Worker, sql: str, limits: QueryLimits, pinned: Pinned) -> Result:
+def _result(worker: Connection, sql: str, limits: QueryLimits, pinned: Pinned) -> Result:
     """Read rows up to the limit. The worker sends batches without being asked, so it computes some more of them."""
     question = Question(
         sql=sql,
@@ -474,7 +415,7 @@ def _result(worker: Worker, sql: str, limits: QueryLimits, pinned: Pinned) -> Re
         memory_mb=limits.memory_mb,
         cpu_seconds=limits.threads * limits.seconds + 1,
     )
-    worker.ask(question, seconds_left=lambda: pinned.lease.seconds_left)
+    worker.send_bytes(json.dumps(question).encode())
     streams = _streams(worker, limits, pinned)
     schema = next(streams).schema
     rows: list[tuple[Any, ...]] = []
@@ -497,12 +438,25 @@ def _result(worker: Worker, sql: str, limits: QueryLimits, pinned: Pinned) -> Re
     )
 
 
-def _streams(worker: Worker, limits: QueryLimits, pinned: Pinned) -> Iterator[pa.RecordBatchStreamReader]:
-    """The first stream has only the columns, each further one a batch. An error of the worker is raised."""
+def _streams(worker: Connection, limits: QueryLimits, pinned: Pinned) -> Iterator[pa.RecordBatchStreamReader]:
+    """The first stream has only the columns, each further one a batch. An error of the worker is raised.
+
+    Raises:
+        TimeoutError: A message did not arrive in time.
+        MemoryError: A message has more bytes than the query may take; none of them was read.
+    """
     while True:
-        kind, content = worker.frame(most=limits.memory_mb * MB, seconds_left=lambda: pinned.lease.seconds_left)
+        if not worker.poll(max(0.0, pinned.lease.seconds_left)):
+            raise TimeoutError
+        try:
+            said = memoryview(worker.recv_bytes(limits.memory_mb * MB))
+        except ConnectionError:
+            raise
+        except OSError as error:  # of a length that is not allowed
+            raise MemoryError from error
+        kind, content = bytes(said[:1]), said[1:]
         if kind == ERROR:
-            raise _meaning(content.to_pybytes().decode(), limits, pinned)
+            raise _meaning(bytes(content).decode(), limits, pinned)
         if kind != STREAM:
             return
         yield pa.ipc.open_stream(content)

@@ -6,8 +6,8 @@ socket: the worker's socket, and the read end of a pipe. When the other end of t
 worker; when its own socket is closed, it kills all and ends. The kernel closes both when the server dies, so no
 worker outlives it. A fork takes a third of the processor time of a new database.
 
-A worker reads one line of JSON, its `Question`. Its answer is frames: a kind, a length, and as many bytes. The first
-`STREAM` frame is an Arrow IPC stream without rows, each further one has one batch.
+A worker reads JSON, its `Question`. Each message of its answer begins with its kind, a byte. The first `STREAM` is an
+Arrow IPC stream without rows, each further one has one batch.
 
 DuckDB's `memory_limit` covers what its buffer manager allocates. Lists and strings are allocated elsewhere:
 `unnest(range(2000000000))` takes 20 GB with any `memory_limit`. So the process is limited, too: RLIMIT_DATA and
@@ -25,11 +25,11 @@ import resource
 import select
 import signal
 import socket
-import struct
 import sys
 import traceback
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
+from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import NoReturn, TypedDict
 
@@ -37,7 +37,6 @@ import duckdb
 import pyarrow as pa
 
 BATCH_ROWS = 256
-HEADER = struct.Struct("!cQ")
 STREAM, END, ERROR = b"S", b"E", b"X"
 
 ROOM = 2
@@ -128,7 +127,7 @@ def restrict(database: duckdb.DuckDBPyConnection, files: Mapping[str, Sequence[s
 
 def _warm_up(database: duckdb.DuckDBPyConnection) -> None:
     """Run a query, so that what is loaded at the first query is loaded before the forks."""
-    for _ in _frames(database, "select range, count(*) from range(2) group by all"):
+    for _ in _streams(database, "select range, count(*) from range(2) group by all"):
         pass
 
 
@@ -154,33 +153,33 @@ def _forked(database: duckdb.DuckDBPyConnection, question: int) -> int:
     try:
         os.dup2(question, 0)
         os.closerange(3, os.sysconf("SC_OPEN_MAX"))
-        _answer(database, socket.socket(fileno=0))
+        _answer(database, Connection(0))
     except Exception:
         traceback.print_exc()
     finally:
         os._exit(0)
 
 
-def _answer(database: duckdb.DuckDBPyConnection, server: socket.socket) -> None:
-    asked = server.makefile("rb").readline()
-    if not asked:
+def _answer(database: duckdb.DuckDBPyConnection, server: Connection) -> None:
+    try:
+        question: Question = json.loads(server.recv_bytes())
+    except EOFError:
         return
-    question: Question = json.loads(asked)
     try:
         database.execute("set threads = ?", [question["threads"]])  # before the limits: they count stacks, too
         _limit_process(question)
         restrict(database, question["files"], memory_mb=question["memory_mb"])
-        for frame in _frames(database, question["sql"]):
-            _send(server, STREAM, frame)
-        _send(server, END, b"")
+        for stream in _streams(database, question["sql"]):
+            server.send_bytes(STREAM + stream)
+        server.send_bytes(END)
     except MemoryError as error:
-        _send(server, ERROR, f"Out of Memory Error: {error}".encode(errors="replace"))
+        server.send_bytes(ERROR + f"Out of Memory Error: {error}".encode(errors="replace"))
     except (duckdb.Error, OSError, pa.ArrowException) as error:  # of a later batch: pyarrow's, with DuckDB's words
         with suppress(ConnectionError):  # nobody reads on: the result has as many rows as are wanted
-            _send(server, ERROR, str(error).encode(errors="replace"))
+            server.send_bytes(ERROR + str(error).encode(errors="replace"))
 
 
-def _frames(database: duckdb.DuckDBPyConnection, sql: str) -> Iterator[pa.Buffer]:
+def _streams(database: duckdb.DuckDBPyConnection, sql: str) -> Iterator[bytes]:
     (statement,) = database.extract_statements(sql)
     reader = database.sql(statement).to_arrow_reader(BATCH_ROWS)
     yield _ipc_stream(reader.schema)
@@ -188,17 +187,13 @@ def _frames(database: duckdb.DuckDBPyConnection, sql: str) -> Iterator[pa.Buffer
         yield _ipc_stream(reader.schema, batch)
 
 
-def _ipc_stream(schema: pa.Schema, *batches: pa.RecordBatch) -> pa.Buffer:
+def _ipc_stream(schema: pa.Schema, *batches: pa.RecordBatch) -> bytes:
     sink = pa.BufferOutputStream()
     with pa.ipc.new_stream(sink, schema) as writer:
         for batch in batches:
             writer.write_batch(batch)
-    return sink.getvalue()
-
-
-def _send(server: socket.socket, kind: bytes, content: pa.Buffer | bytes) -> None:
-    server.sendall(HEADER.pack(kind, len(content)))
-    server.sendall(content)
+    found: bytes = sink.getvalue().to_pybytes()
+    return found
 
 
 def _limit_process(question: Question) -> None:

@@ -19,6 +19,7 @@ lost, and has no result.
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
 import re
@@ -39,18 +40,16 @@ from kazoo.exceptions import KazooException, NoNodeError
 from lake_assets.base.failpoints import reach
 from lake_assets.connections.storage import COPY_BYTES, PARTIAL, Folder, Storage
 from lake_assets.connections.zookeeper import answer, retry_for
-from lake_assets.errors import ServiceError, ServingError, UsageError
+from lake_assets.errors import ServiceError, ServingError, UsageError, named
 from lake_assets.errors.described import describe
 from lake_assets.serving.errors import (
     ColumnsChanged,
     ErasedSince,
-    LineageGone,
-    NameTaken,
+    PushFailed,
     QueryStopped,
     TableNotServed,
     UnknownSegment,
     UploadDamaged,
-    UploadStopped,
 )
 from lake_assets.serving.lineage import (
     MIN_SNAPSHOTS,
@@ -184,7 +183,7 @@ class SegmentFiles:
         """Copy a file. It gets its final name once it is complete, and flushed to the disk.
 
         Raises:
-            UploadStopped: The folder, or the object store, cannot be written to.
+            PushFailed: The folder, or the object store, cannot be written to.
         """
         with writing(table, self.storage.address, "LAKE_SERVING_FOLDER"):
             self.storage.put(self._name(table, segment), source)
@@ -244,11 +243,17 @@ class SegmentFiles:
 
 @contextmanager
 def writing(table: str, folder: str, variable: str) -> Iterator[None]:
-    """Raise `UploadStopped` if the block cannot write to a folder. variable: of the environment, which names it."""
+    """Raise `PushFailed` if the block cannot write to a folder. variable: of the environment, which names it."""
     try:
         yield
     except (OSError, ServiceError) as error:
-        raise UploadStopped(table, error, folder=folder, variable=variable) from error
+        is_full = isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT)
+        reason = error.problem.rstrip(".") if isinstance(error, ServiceError) else str(error)
+        remedy = "Free space" if is_full else "Give access"
+        raise PushFailed(
+            f"{table} could not be written to {folder}: {'its disk is full' if is_full else reason}.",
+            remedy=f"{remedy} there, or use another folder ({variable}), and push again.",
+        ) from error
 
 
 def sha256_of(file: Path) -> str:
@@ -600,10 +605,16 @@ class Store:
             stored: The files of the table.
 
         Raises:
-            LineageGone: It has none.
+            ServingError: It has none, so it is not known which files readers see, and none is deleted.
         """
         if state.version is None and stored:
-            raise LineageGone(table, stored, folder=self.files.storage.address)
+            folder = f"{self.files.storage.address}/{table}"
+            raise ServingError(
+                f"ZooKeeper has no lineage of {table}, but {folder} contains its files: {named(stored)}.",
+                remedy="Name the ZooKeeper that has its lineage (LAKE_ZOOKEEPER), or the folder that belongs to this "
+                "one (LAKE_SERVING_FOLDER). If the lineage is lost, restore ZooKeeper's data from a backup. To start "
+                f"again without the files, move {folder} away, and push again.",
+            )
 
     def refuse_similar(self, tables: Iterable[str]) -> None:
         """Refuse two tables whose names differ only in case: one table in SQL, and one folder on some systems."""
@@ -611,7 +622,10 @@ class Store:
         for table in (*self.registry.tables(), *tables):
             other = spellings.setdefault(table.lower(), table)
             if other != table:
-                raise NameTaken(table, other)
+                raise PushFailed(
+                    f"{table} cannot be pushed: {other} is served already, and SQL does not distinguish the two names.",
+                    remedy=f"Push it as {other}, or under another name.",
+                )
 
     def check_columns(self, table: str, routed: Iterable[str], file: Path) -> None:
         """Compare the columns of a file with those that readers see; not those without a value, nor a damaged segment.
@@ -663,7 +677,7 @@ class Store:
             The segments whose files were removed, by name.
 
         Raises:
-            LineageGone: There are files, but no lineage.
+            ServingError: There are files, but no lineage.
         """
         stored = self.files.stored(table)  # listed before the lineage is read: an upload starts after its entry
         self.registry.sync()

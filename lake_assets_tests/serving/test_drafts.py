@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from lake_assets.errors import UsageError
 from lake_assets.serving import push as drafts
-from lake_assets.serving.errors import RowsUnreadable
+from lake_assets.serving.errors import PushFailed
 from lake_assets.serving.push import from_parquet, write_drafts
 from lake_assets.serving.store import push_of, segment_name, sha256_of
 
@@ -66,7 +66,7 @@ def test_a_source_that_cannot_be_read_is_not_taken_for_a_folder_that_cannot_be_w
     pq.write_table(pa.table({"n": range(10)}), file)
     opened = from_parquet(file)
     file.write_bytes(b"?" * file.stat().st_size)
-    with pytest.raises(RowsUnreadable, match="source of t could not be read"):
+    with pytest.raises(PushFailed, match="source of t could not be read"):
         write_drafts("t", opened, tmp_path, push_id="push0001", as_of=AS_OF)
 
     def gone() -> Iterator[pa.RecordBatch]:
@@ -74,7 +74,7 @@ def test_a_source_that_cannot_be_read_is_not_taken_for_a_folder_that_cannot_be_w
         raise FileNotFoundError("data-00001.parquet")
 
     reader = pa.RecordBatchReader.from_batches(pa.schema([("n", pa.int64())]), gone())
-    with pytest.raises(RowsUnreadable, match=r"data-00001\.parquet"):
+    with pytest.raises(PushFailed, match=r"data-00001\.parquet"):
         write_drafts("t", reader, tmp_path, push_id="push0001", as_of=AS_OF)
     with pytest.raises(FileNotFoundError):
         write_drafts("t", pa.table({"n": [1]}), tmp_path / "nowhere", push_id="push0001", as_of=AS_OF)
