@@ -28,8 +28,8 @@ from lake_assets.connections.kafka import spark_options
 from lake_assets.connections.spark import open_spark
 from lake_assets.connections.zookeeper import zookeeper_client
 from lake_assets.coordination import JobCoordinator
+from lake_assets.coordination.registry import LockState, read_lock_state
 from lake_assets.coordination.rules import Refused, decide
-from lake_assets.coordination.turn_requests import LockState, read_lock_state
 from lake_assets.engagement.batch import BatchReport, Stream, run_batch
 from lake_assets.engagement.checkpoint import Offsets
 from lake_assets.engagement.ingestion import ingestion

@@ -12,9 +12,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from lake_assets.coordination.registry import Registry, encode_turn
+from lake_assets.coordination.registry import DueStream, LockState, Registry, encode_turn, read_lock_state, why_not_now
 from lake_assets.coordination.rules import ANY, Granted, Stream, Turn, decide, stream
-from lake_assets.coordination.turn_requests import DueStream, LockState, read_lock_state, why_not_now
 from lake_assets_tests.coordination.conftest import Connect
 from lake_assets_tests.coordination.turn_model import Model
 from lake_assets_tests.coordination.world import PREDECESSORS, World

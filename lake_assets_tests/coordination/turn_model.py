@@ -6,8 +6,8 @@ from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from lake_assets.coordination.registry import DueStream, LockState, why_not_now
 from lake_assets.coordination.rules import Granted, Stream, Turn, decide
-from lake_assets.coordination.turn_requests import DueStream, LockState, why_not_now
 
 STEP, TICK, START, RETRY = 5, 30, 5, 60
 """Seconds: of a step, between two looks of a sensor, until a run has started, and after a run that failed."""

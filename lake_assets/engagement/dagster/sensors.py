@@ -23,8 +23,8 @@ import dagster as dg
 from dagster import RunsFilter
 
 from lake_assets.coordination import ANY, zookeeper_client
+from lake_assets.coordination.registry import DueStream, LockState, read_lock_state, why_not_now
 from lake_assets.coordination.rules import Turn
-from lake_assets.coordination.turn_requests import DueStream, LockState, read_lock_state, why_not_now
 from lake_assets.engagement.dagster.checks import TURN_IN_TIME, batch_metadata
 from lake_assets.engagement.dagster.graph import EngagementResource
 from lake_assets.engagement.lake import STREAMS, EngagementLake, StreamName
