@@ -8,12 +8,10 @@ from __future__ import annotations
 from typing import Any
 
 import dagster as dg
-from dagster._core.errors import DagsterUserCodeUnreachableError
-from dagster._core.launcher.base import CheckRunHealthResult, WorkerStatus
-from dagster._grpc.types import CanCancelExecutionRequest, CanCancelExecutionResult
 from dagster_shared.serdes import deserialize_value
 
 from lake_assets.base.extras import installed
+from lake_assets.connections import dagster as private
 from lake_assets.settings import Settings
 
 
@@ -54,14 +52,26 @@ class WatchedRunLauncher(dg.DefaultRunLauncher):
 
     The code server reports a child that died. With Dagster's own launcher, runs that die together with the server (for
     example because the machine went down) count as started forever and occupy their pools. Here `run_monitoring` asks
-    the server that started a run. If the server is gone, or does not know the run, the run has failed.
+    the server that started a run. If the server is gone, or does not know the run, the run has failed. With a version
+    of Dagster that is not known, such runs count as with Dagster's own launcher.
     """
 
     @property
     def supports_check_run_worker_health(self) -> bool:
-        return True
+        try:
+            return None not in (private.WorkerStatus, private.CanCancelExecutionResult)
+        except private.Moved:
+            return False
 
-    def check_run_worker_health(self, run: dg.DagsterRun) -> CheckRunHealthResult:
+    def check_run_worker_health(self, run: dg.DagsterRun) -> private.CheckRunHealthResult:
+        from lake_assets.connections.dagster import (
+            CanCancelExecutionRequest,
+            CanCancelExecutionResult,
+            CheckRunHealthResult,
+            DagsterUserCodeUnreachableError,
+            WorkerStatus,
+        )
+
         client = self._get_grpc_client_for_termination(run.run_id)  # type: ignore[no-untyped-call]
         if client is None:
             return CheckRunHealthResult(WorkerStatus.UNKNOWN, "No code server is recorded as having started the run.")

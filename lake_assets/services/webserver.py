@@ -24,11 +24,7 @@ from pathlib import Path
 from threading import Thread
 
 import uvicorn
-from dagster import DagsterRunStatus, RunsFilter
-from dagster._cli.utils import get_instance_for_cli
-from dagster._core.workspace.context import WorkspaceProcessContext, WorkspaceRequestContext
-from dagster._core.workspace.load_target import WorkspaceFileTarget
-from dagster._utils.log import configure_loggers
+from dagster import DagsterInstance, DagsterRunStatus, RunsFilter
 from dagster_webserver.cli import (
     DEFAULT_DB_STATEMENT_TIMEOUT,
     DEFAULT_POOL_MAX_OVERFLOW,
@@ -51,7 +47,12 @@ from lake_assets.connections.addresses import (
     process_of,
     report_port,
 )
-from lake_assets.dagster_processes.dagster.private_names import use_time_zones
+from lake_assets.connections.dagster import (
+    WorkspaceFileTarget,
+    WorkspaceProcessContext,
+    WorkspaceRequestContext,
+    use_time_zones,
+)
 from lake_assets.incremental.declaration import IDENTIFIER
 from lake_assets.services.servers import LOCATION
 from lake_assets.services.webserver_guard import Names, RequestGuard, parse_names
@@ -267,7 +268,7 @@ def serve(port: int, workspace: Path, names: Names) -> None:
         workspace: The YAML file with the address of the code server.
         names: The host names that the UI is served under.
     """
-    with get_instance_for_cli() as instance:
+    with DagsterInstance.get() as instance:
         instance.optimize_for_webserver(DEFAULT_DB_STATEMENT_TIMEOUT, DEFAULT_POOL_RECYCLE, DEFAULT_POOL_MAX_OVERFLOW)
         target = WorkspaceFileTarget([str(workspace)])
         with WorkspaceProcessContext(instance, workspace_load_target=target, version=__version__) as context:
@@ -297,7 +298,7 @@ def main() -> None:
     parser.add_argument("--port", type=int, required=True)
     parser.add_argument("--workspace", type=Path, required=True)
     arguments = parser.parse_args()
-    configure_loggers(log_level="INFO")
+    logging.basicConfig(format="%(asctime)s - %(name)s - %(levelname)s - %(message)s", level=logging.INFO)
     use_time_zones()  # of a backfill, this process finds the partitions downstream
     names = parse_names(arguments.port, settings().webserver_hosts)
     serve(arguments.port, arguments.workspace, names)

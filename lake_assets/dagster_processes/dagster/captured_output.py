@@ -12,7 +12,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from lake_assets.dagster_processes.dagster.private_names import Moved, redirected, unknown_version, use_mirror
+from lake_assets.connections.dagster import Moved, redirected, unknown_version, use_mirror
 
 CHUNK_BYTES = 1 << 20
 

@@ -19,9 +19,7 @@ from multiprocessing import get_context
 
 import dagster as dg
 
-from lake_assets.dagster_processes import fork_server
-from lake_assets.dagster_processes.dagster.captured_output import use_lean_capture
-from lake_assets.dagster_processes.dagster.private_names import (
+from lake_assets.connections.dagster import (
     Moved,
     code_server_command,
     import_definitions,
@@ -30,6 +28,8 @@ from lake_assets.dagster_processes.dagster.private_names import (
     use_context,
     use_time_zones,
 )
+from lake_assets.dagster_processes import fork_server
+from lake_assets.dagster_processes.dagster.captured_output import use_lean_capture
 from lake_assets.dagster_processes.dagster.storages import read_migrations, use_sparing_storages
 
 RUN_MODULES = (

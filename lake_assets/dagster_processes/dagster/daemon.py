@@ -13,7 +13,7 @@ import logging
 import sys
 from collections.abc import Sequence
 
-from lake_assets.dagster_processes.dagster.private_names import (
+from lake_assets.connections.dagster import (
     Moved,
     daemon_command,
     unknown_version,

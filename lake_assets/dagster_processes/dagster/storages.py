@@ -2,8 +2,8 @@
 
 By itself, Dagster creates an engine of SQLAlchemy for each connection, which then compiles each statement anew. It
 reads all scripts of its migrations, a hundred of them, whenever it opens a storage. That is in each run, and at each
-tick of a sensor, for which the code server opens an instance. And it asks for its own tables and indexes before most of
-its statements. Together, this took more processor time than what sensors and runs did.
+tick of a sensor, for which the code server opens an instance. Together, this took more processor time than what sensors
+and runs did.
 
 Connections are kept, too: closing the last connection of a database makes SQLite move its log of writes into the file,
 and wait for the disk, after each event. Those to the database of a run are kept by the run alone, because old ones are
@@ -14,27 +14,20 @@ tick, which is after the fork.
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import lru_cache, wraps
+from functools import lru_cache
 from multiprocessing import parent_process
 from multiprocessing.util import Finalize
 from pathlib import Path
-from threading import Lock
 from typing import Any
 
-import dagster as dg
 from sqlalchemy import event
 from sqlalchemy.pool import QueuePool
 
-from lake_assets.dagster_processes.dagster.private_names import (
-    INDEX,
+from lake_assets.connections.dagster import (
     Moved,
-    database_of,
-    forget_databases,
     migrations,
     unknown_version,
-    use_answers,
     use_engines,
-    use_instance,
     use_scripts,
 )
 
@@ -42,7 +35,7 @@ ENGINES = 64
 """Engines that are kept: three of the instance, and one for each run, of which the newest are in use."""
 
 
-DATABASES_OF_INSTANCE = frozenset({INDEX, "runs", "schedules"})
+DATABASES_OF_INSTANCE = frozenset({"index", "runs", "schedules"})
 """Names of the databases that no process removes."""
 
 
@@ -53,39 +46,12 @@ def use_sparing_storages() -> str:
         Why that cannot be done, or not all of it; empty if it is done.
     """
     found = []
-    changes = (
-        (use_engines, kept_engines),
-        (use_scripts, known_scripts),
-        (use_answers, remembered),
-        (use_instance, Opened()),
-    )
-    for use, change in changes:
+    for use, change in ((use_engines, kept_engines), (use_scripts, known_scripts)):
         try:
             use(change)
         except Moved as error:
             found.append(unknown_version(error))
     return ", ".join(found)
-
-
-class Opened:
-    """Opens an instance once, for all evaluations of sensors. By itself, Dagster opens one for each of them.
-
-    They may be at work at once: the daemon and the web server share an instance between their threads, too.
-    """
-
-    def __init__(self) -> None:
-        self._lock = Lock()
-        self._reference: object = None
-        self._instance: dg.DagsterInstance | None = None
-
-    def __call__(self, reference: Any) -> dg.DagsterInstance:
-        """Return the instance of a reference; the one that is open if the reference is the same."""
-        with self._lock:
-            if self._instance is None or self._reference != reference:
-                self._instance = dg.DagsterInstance.from_ref(reference)
-                self._reference = reference
-            forget_databases(self._instance)
-            return self._instance
 
 
 def read_migrations() -> None:
@@ -155,26 +121,3 @@ def known_scripts(directory: Any) -> Any:
             return read[place]
 
     return KnownScripts
-
-
-def remembered(ask: Callable[..., bool]) -> Callable[..., bool]:
-    """Return a method that asks a database until the answer is yes. While a process runs, no table or index goes.
-
-    Args:
-        ask: A method of a storage. Its texts are what it asks for; a connection that it gets is left aside.
-    """
-    known: set[tuple[str | None, ...]] = set()
-
-    @wraps(ask)
-    def remembering(storage: object, *arguments: Any, **named: Any) -> bool:
-        database = database_of(storage)
-        asked = [value for value in (*arguments, *named.values()) if isinstance(value, str)]
-        question = (database, *asked)
-        if question in known:
-            return True
-        answer = ask(storage, *arguments, **named)
-        if answer and database is not None:
-            known.add(question)
-        return answer
-
-    return remembering

@@ -14,13 +14,19 @@ from threading import Event
 from typing import Any
 
 from dagster import DagsterInstance
-from dagster._daemon.daemon import DaemonIterator, SensorDaemon, SpanMarker
-from dagster._daemon.run_coordinator.queued_run_coordinator_daemon import QueuedRunCoordinatorDaemon
-from dagster._daemon.utils import DaemonErrorCapture
 
 from lake_assets.connections.addresses import dagster_folder
 from lake_assets.connections.catalog import ask_catalog, watched_files
-from lake_assets.dagster_processes.dagster.private_names import Moved, unknown_version, use_early_ticks
+from lake_assets.connections.dagster import (
+    DaemonErrorCapture,
+    DaemonIterator,
+    Moved,
+    QueuedRunCoordinatorDaemon,
+    SensorDaemon,
+    SpanMarker,
+    unknown_version,
+    use_early_ticks,
+)
 from lake_assets.dagster_processes.file_changes import (
     Changes,
     FileChanges,

@@ -14,7 +14,6 @@ from typing import Any
 import dagster as dg
 import pyarrow as pa
 from dagster import TimeWindow
-from dagster._core.storage.db_io_manager import DbTypeHandler, TableSlice
 from dagster_deltalake import DeltaLakeIOManager, DeltaTableResource, LocalConfig
 from dagster_deltalake.handler import DeltalakeBaseArrowTypeHandler
 from dagster_deltalake.io_manager import TableConnection
@@ -61,7 +60,7 @@ class _Tables(DeltalakeBaseArrowTypeHandler[Any]):
     def to_arrow(self, obj: Any) -> tuple[Any, dict[str, Any]]:
         return (obj if isinstance(obj, pa.Table) else pa.Table.from_pandas(obj, preserve_index=False)), {}
 
-    def load_input(self, context: dg.InputContext, table_slice: TableSlice, connection: TableConnection) -> Any:
+    def load_input(self, context: dg.InputContext, table_slice: Any, connection: TableConnection) -> Any:
         if not is_table(connection.table_uri):
             raise UsageError(
                 f"The input {context.name!r} loads {table_slice.schema}.{table_slice.table}, which has no table yet.",
@@ -74,7 +73,7 @@ class _Tables(DeltalakeBaseArrowTypeHandler[Any]):
         return self.from_arrow(rows, context.dagster_type.typing_type)
 
     def handle_output(
-        self, context: dg.OutputContext, table_slice: TableSlice, obj: Any, connection: TableConnection
+        self, context: dg.OutputContext, table_slice: Any, obj: Any, connection: TableConnection
     ) -> None:
         if is_table(f"{connection.table_uri.rpartition('/')[0]}/{CHECKPOINT}"):
             raise UsageError(
@@ -112,7 +111,7 @@ class DeltaTablesIOManager(DeltaLakeIOManager):
     """
 
     @staticmethod
-    def type_handlers() -> Sequence[DbTypeHandler[Any]]:
+    def type_handlers() -> Sequence[Any]:
         return [_Tables()]
 
     @staticmethod
@@ -140,7 +139,7 @@ def _are_all(context: dg.InputContext) -> bool:
     return set(known) == set(context.asset_partition_keys)
 
 
-def _partitions(table_slice: TableSlice) -> dict[str, list[str]]:
+def _partitions(table_slice: Any) -> dict[str, list[str]]:
     """Return column → keys of the partitions that are read or written; empty for the whole table."""
     found = {}
     for each in table_slice.partition_dimensions or ():

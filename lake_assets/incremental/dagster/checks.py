@@ -11,15 +11,10 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 
 import dagster as dg
-from dagster._core.definitions.asset_checks.asset_check_evaluation import (
-    AssetCheckEvaluationTargetMaterializationData as TargetMaterialization,
-)
-from dagster._core.storage.asset_check_execution_record import (
-    COMPLETED_ASSET_CHECK_EXECUTION_RECORD_STATUSES as COMPLETED,
-)
 from dagster_shared.record import replace
 
 from lake_assets.base.hours import Grain, format_hours, hour_key
+from lake_assets.connections import dagster as private
 from lake_assets.incremental.declaration import Stateless, Target
 from lake_assets.incremental.declaration.model import DEFAULT_QUARANTINE_LIMIT
 from lake_assets.incremental.engine.audit_run import PublishedAudit, ties_result
@@ -30,15 +25,15 @@ from lake_assets.incremental.engine.planning import PendingHours
 def shown_evaluation(instance: dg.DagsterInstance, key: dg.AssetCheckKey) -> dg.AssetCheckEvaluation | None:
     """Return the evaluation that Dagster shows for a check; None if the newest run that planned it left it open."""
     record = instance.event_log_storage.get_latest_asset_check_execution_by_key([key]).get(key)
-    if record is None or record.status not in COMPLETED:
-        return None
-    return record.evaluation
+    found = None if record is None else record.evaluation
+    return found if isinstance(found, dg.AssetCheckEvaluation) else None  # of a planned one, it is the plan
 
 
 def last_evaluation(instance: dg.DagsterInstance, key: dg.AssetCheckKey) -> dg.AssetCheckEvaluation | None:
     """Return the last evaluation of a check that was finished; None if there is none."""
-    records = instance.event_log_storage.get_asset_check_execution_history(key, limit=1, status=COMPLETED)
-    return records[0].evaluation if records else None
+    records = instance.event_log_storage.get_asset_check_execution_history(key, limit=MAX_PARTITION_EVALUATIONS)
+    found = (record.evaluation for record in records)
+    return next((each for each in found if isinstance(each, dg.AssetCheckEvaluation)), None)
 
 
 def of_no_materialization(evaluation: dg.AssetCheckEvaluation) -> dg.AssetCheckEvaluation:
@@ -61,9 +56,12 @@ def of_newest_materialization(
     if not newest:
         return evaluation
     record = newest[0]
-    target = TargetMaterialization(
-        run_id=record.event_log_entry.run_id, storage_id=record.storage_id, timestamp=record.timestamp
-    )
+    try:
+        target = private.AssetCheckEvaluationTargetMaterializationData(
+            run_id=record.event_log_entry.run_id, storage_id=record.storage_id, timestamp=record.timestamp
+        )
+    except private.Moved:
+        return evaluation
     return replace(evaluation, target_materialization_data=target)
 
 

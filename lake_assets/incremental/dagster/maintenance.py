@@ -15,20 +15,12 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 from uuid import UUID
 
 import dagster as dg
 import sqlalchemy as sa
 from dagster import DagsterEventType, RunsFilter
-from dagster._core.storage.event_log.schema import (
-    AssetCheckExecutionsTable,
-    AssetEventTagsTable,
-    SqlEventLogStorageTable,
-)
-from dagster._core.storage.event_log.sql_event_log import SqlEventLogStorage
-from dagster._core.storage.event_log.sqlite.sqlite_event_log import SqliteEventLogStorage
-from dagster._core.storage.runs.sql_run_storage import SqlRunStorage
 from pyiceberg.catalog import Catalog
 
 from lake_assets.connections.catalog import log_tables
@@ -43,6 +35,17 @@ from lake_assets.incremental.engine.session_log import SessionLog
 from lake_assets.incremental.engine.state import read_state
 from lake_assets.incremental.erasure.erase import Elsewhere, sweep
 from lake_assets.incremental.operations.maintain import Maintainer, MaintenanceReport, Policy, tables_of
+
+EVENTS = sa.table(
+    "event_logs", *map(sa.column, ("id", "run_id", "dagster_event_type", "timestamp", "asset_key", "partition"))
+)
+TAGS = sa.table("asset_event_tags", *map(sa.column, ("event_id", "event_timestamp")))
+CHECKS = sa.table(
+    "asset_check_executions",
+    *map(sa.column, ("id", "asset_key", "check_name", "partition", "execution_status", "create_timestamp")),
+    sa.column("evaluation_event_storage_id"),
+)
+"""Tables of Dagster's storage, with the columns that are used here."""
 
 BATCH = 500
 RUNLESS = ""
@@ -97,7 +100,7 @@ def purge(instance: dg.DagsterInstance, *, before: datetime, sessions: Collectio
     """
     events = instance.event_log_storage
     runs = instance.run_storage
-    if not isinstance(events, SqlEventLogStorage) or not isinstance(runs, SqlRunStorage):
+    if not hasattr(events, "index_connection"):  # a storage without tables
         return Purged()
     purged = Purged()
     kept = _shown_runs(instance)
@@ -131,19 +134,17 @@ def _old_runs(instance: dg.DagsterInstance, before: datetime) -> Iterator[list[d
         yield list(instance.get_runs(chosen))
 
 
-def _remove_runs(
-    instance: dg.DagsterInstance, events: SqlEventLogStorage, runs: SqlRunStorage, run_ids: Sequence[str]
-) -> Purged:
+def _remove_runs(instance: dg.DagsterInstance, events: Any, runs: Any, run_ids: Sequence[str]) -> Purged:
     if not run_ids:
         return Purged()
     files = Purged()
     for run_id in run_ids:
         files += _remove_files(_files_of_run(instance, events, run_id))
         events.free_concurrency_slots_for_run(run_id)
-    table = SqlEventLogStorageTable.c
+    table = EVENTS.c
     removed = _delete(
         events,
-        sa.delete(SqlEventLogStorageTable).where(
+        sa.delete(EVENTS).where(
             table.run_id.in_(run_ids),
             sa.or_(table.dagster_event_type.is_(None), table.dagster_event_type.not_in(SHOWN_EVENTS)),
         ),
@@ -153,11 +154,16 @@ def _remove_runs(
     return files + Purged(runs=len(run_ids), events=removed)
 
 
-def _files_of_run(instance: dg.DagsterInstance, events: SqlEventLogStorage, run_id: str) -> Iterator[Path]:
+def _files_of_run(instance: dg.DagsterInstance, events: Any, run_id: str) -> Iterator[Path]:
     """Yield the files of a run: its log, and the folder of what its steps printed and stored."""
-    if isinstance(events, SqliteEventLogStorage):
+    if _has_shards(events):
         yield from _log_files(Path(events.path_for_shard(run_id)))
     yield Path(instance.storage_directory()) / run_id
+
+
+def _has_shards(events: Any) -> bool:
+    """Return whether the storage keeps the events of each run in a file of its own, as SQLite's does."""
+    return hasattr(events, "path_for_shard")
 
 
 def _log_files(file: Path) -> list[Path]:
@@ -179,10 +185,10 @@ def _remove_files(paths: Iterable[Path]) -> Purged:
     return Purged(files=count, bytes=size)
 
 
-def _remove_leftovers(instance: dg.DagsterInstance, events: SqlEventLogStorage, before: datetime) -> Purged:
+def _remove_leftovers(instance: dg.DagsterInstance, events: Any, before: datetime) -> Purged:
     """Remove old files of runs that are gone, as Dagster's own deletion and a purge that died leave them."""
     names = [folder.name for folder in Path(instance.storage_directory()).glob("*")]
-    if isinstance(events, SqliteEventLogStorage):
+    if _has_shards(events):
         names += events.get_all_run_ids()
     purged = Purged()
     for run_id in sorted(set(filter(_is_run_id, names)) - set(instance.get_run_ids())):
@@ -192,58 +198,58 @@ def _remove_leftovers(instance: dg.DagsterInstance, events: SqlEventLogStorage, 
     return purged
 
 
-def _remove_replaced_events(events: SqlEventLogStorage, before: datetime) -> Purged:
+def _remove_replaced_events(events: Any, before: datetime) -> Purged:
     """Remove old events of which there is a newer one for the same asset and partition, or for the same check."""
     removed = 0
     for statement in (*_replaced_in_index(before), *_replaced_checks(before)):
         removed += _delete(events, statement)
-    if isinstance(events, SqliteEventLogStorage):  # the copies that it keeps of events without a run are read by nobody
-        old = sa.delete(SqlEventLogStorageTable).where(SqlEventLogStorageTable.c.timestamp < _naive(before))
+    if _has_shards(events):  # the copies that it keeps of events without a run are read by nobody
+        old = sa.delete(EVENTS).where(EVENTS.c.timestamp < _naive(before))
         with events.run_connection(RUNLESS) as connection:
             removed += connection.execute(old).rowcount
     return Purged(events=removed)
 
 
 def _replaced_in_index(before: datetime) -> Iterator[sa.Delete]:
-    table = SqlEventLogStorageTable.c
+    table = EVENTS.c
     states = SHOWN_EVENTS[:2]
     newest = (
         sa.select(sa.func.max(table.id))
         .where(table.dagster_event_type.in_(states))
         .group_by(table.asset_key, table.partition, table.dagster_event_type)
     )
-    yield sa.delete(SqlEventLogStorageTable).where(
+    yield sa.delete(EVENTS).where(
         table.dagster_event_type.in_(states),
         table.timestamp < _naive(before),
         table.id.not_in(newest),
     )
-    tags = AssetEventTagsTable.c
-    yield sa.delete(AssetEventTagsTable).where(
+    tags = TAGS.c
+    yield sa.delete(TAGS).where(
         tags.event_timestamp < _naive(before),
         tags.event_id.not_in(sa.select(table.id)),
     )
 
 
 def _replaced_checks(before: datetime) -> Iterator[sa.Delete]:
-    checks = AssetCheckExecutionsTable.c
+    checks = CHECKS.c
     same = (checks.asset_key, checks.check_name, checks.partition)
     newest = sa.select(sa.func.max(checks.id)).group_by(*same)
     newest_ended = newest.where(checks.execution_status != "PLANNED")
-    yield sa.delete(AssetCheckExecutionsTable).where(
+    yield sa.delete(CHECKS).where(
         checks.create_timestamp < _naive(before),
         checks.id.not_in(newest),
         checks.id.not_in(newest_ended),
     )
-    table = SqlEventLogStorageTable.c
+    table = EVENTS.c
     shown = sa.select(checks.evaluation_event_storage_id).where(checks.evaluation_event_storage_id.is_not(None))
-    yield sa.delete(SqlEventLogStorageTable).where(
+    yield sa.delete(EVENTS).where(
         table.dagster_event_type == SHOWN_EVENTS[2],
         table.timestamp < _naive(before),
         table.id.not_in(shown),
     )
 
 
-def _delete(events: SqlEventLogStorage, statement: sa.Delete) -> int:
+def _delete(events: Any, statement: sa.Delete) -> int:
     with events.index_connection() as connection:
         return int(connection.execute(statement).rowcount)
 

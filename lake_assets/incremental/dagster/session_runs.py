@@ -17,8 +17,6 @@ from dataclasses import dataclass
 
 import dagster as dg
 from dagster import DagsterEventType, DagsterRunStatus, RunsFilter
-from dagster._core.definitions.run_request import InstigatorType
-from dagster._core.scheduler.instigation import InstigatorStatus
 from dagster_shared.error import SerializableErrorInfo
 
 from lake_assets.base.hours import Grain, hour_key, parse_hour
@@ -53,10 +51,8 @@ def _switched_off(instance: dg.DagsterInstance) -> set[str]:
     """Return the names of the sensors that a person has switched off."""
     if instance.schedule_storage is None:
         return set()
-    states = instance.schedule_storage.all_instigator_state(
-        instigator_type=InstigatorType.SENSOR, instigator_statuses={InstigatorStatus.STOPPED}
-    )
-    return {state.name for state in states}
+    states = instance.schedule_storage.all_instigator_state()
+    return {each.name for each in states if (each.instigator_type.value, each.status.value) == ("SENSOR", "STOPPED")}
 
 
 SESSION_TAG = "lake/session_id"

@@ -18,7 +18,7 @@ import logging
 import time
 from collections.abc import Collection, Iterable, Iterator
 from math import inf
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import dagster as dg
 from pydantic import Field
@@ -43,10 +43,6 @@ from lake_assets.incremental.dagster.session_runs import SESSION_TAG, heads_of
 from lake_assets.incremental.declaration import Target
 from lake_assets.incremental.engine.engine import Engine
 from lake_assets.incremental.engine.model import NoSession, SessionReport, verdicts_in_words
-
-if TYPE_CHECKING:
-    from dagster._core.definitions.assets.graph.asset_graph import AssetGraph
-    from dagster._core.execution.asset_backfill import AssetBackfillData
 
 log = logging.getLogger(__name__)
 
@@ -84,7 +80,7 @@ def leave_out(
     key: dg.AssetKey,
     partitions: Collection[str],
     *,
-    graph: AssetGraph,
+    graph: Any,
     in_run: Collection[dg.AssetKey],
 ) -> None:
     """Take partitions of an asset out of a backfill.
@@ -112,18 +108,18 @@ def leave_out(
         time.sleep(LOOK_SECONDS)
 
 
-def _asks_for(data: AssetBackfillData, key: dg.AssetKey, partitions: Collection[str]) -> bool:
+def _asks_for(data: Any, key: dg.AssetKey, partitions: Collection[str]) -> bool:
     target = data.target_subset.partitions_subsets_by_asset_key.get(key)
     return target is not None and any(partition in target for partition in partitions)
 
 
 def _without(
-    data: AssetBackfillData,
+    data: Any,
     key: dg.AssetKey,
     partitions: Collection[str],
-    graph: AssetGraph,
+    graph: Any,
     in_run: Collection[dg.AssetKey],
-) -> AssetBackfillData:
+) -> Any:
     """Return what a backfill asks for without some partitions of an asset. in_run: the assets of the same run."""
     asked: Any = data.target_subset.partitions_subsets_by_asset_key[key]
     waiting = asked.partitions_def.subset_with_partition_keys([each for each in partitions if each in asked])

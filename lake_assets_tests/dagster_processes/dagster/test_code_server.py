@@ -25,7 +25,7 @@ from dagster._core.workspace.context import WorkspaceProcessContext
 from dagster._core.workspace.load_target import GrpcServerTarget
 from dagster._grpc import server as grpc_server
 
-from lake_assets.dagster_processes.dagster.private_names import use_context
+from lake_assets.connections.dagster import use_context
 from lake_assets.services.service import Service, accepts, free_port, python_module, running
 from lake_assets.settings import PROJECT
 

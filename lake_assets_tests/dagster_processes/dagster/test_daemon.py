@@ -26,8 +26,8 @@ from dagster._daemon.run_coordinator.queued_run_coordinator_daemon import Queued
 from pydantic import SecretStr
 
 from lake_assets.connections.catalog import open_catalog
+from lake_assets.connections.dagster import Moved, use_early_ticks
 from lake_assets.dagster_processes.dagster import waking_daemons
-from lake_assets.dagster_processes.dagster.private_names import Moved, use_early_ticks
 from lake_assets.dagster_processes.dagster.waking_daemons import (
     EARLY_SECONDS,
     WakingQueueDaemon,

@@ -13,7 +13,6 @@ import pytest
 import sqlalchemy
 from alembic.script import ScriptDirectory, revision
 from dagster._core.definitions.run_request import InstigatorType
-from dagster._core.instance.ref import InstanceRef
 from dagster._core.remote_origin import (
     RegisteredCodeLocationOrigin,
     RemoteInstigatorOrigin,
@@ -21,15 +20,12 @@ from dagster._core.remote_origin import (
 )
 from dagster._core.scheduler.instigation import InstigatorState, InstigatorStatus
 
-from lake_assets.dagster_processes.dagster import private_names
-from lake_assets.dagster_processes.dagster.private_names import (
-    SCHEMA_QUESTIONS,
+from lake_assets.connections import dagster as private_names
+from lake_assets.connections.dagster import (
     SQLITE_STORAGES,
     STORAGE,
     Moved,
-    use_answers,
     use_engines,
-    use_instance,
     use_scripts,
 )
 from lake_assets.dagster_processes.dagster.storages import read_migrations, use_sparing_storages
@@ -44,10 +40,6 @@ def unchanged(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
         keep(monkeypatch, private_names._module(name), "create_engine")
     for name in (f"{STORAGE}.sql", "alembic.command"):
         keep(monkeypatch, private_names._module(name), "ScriptDirectory")
-    keep(monkeypatch, private_names._module("dagster._grpc.impl"), "SensorEvaluationContext")
-    for (module, owner), questions in SCHEMA_QUESTIONS.items():
-        for question in questions:
-            keep(monkeypatch, getattr(private_names._module(module), owner), question)
     return monkeypatch
 
 
@@ -128,7 +120,6 @@ def test_storages_answer_the_same_and_ask_a_fraction(
     assert calls["scripts"] == 0
     assert calls["engines"] == 1  # of the new run's own database
     assert by_itself["engines"] >= 20
-    assert calls["statements"] <= by_itself["statements"] - 15
     assert calls["connections"] <= by_itself["connections"] / 2  # the rest are to the own database of each run
 
 
@@ -183,69 +174,15 @@ def test_scripts_that_are_known_are_those_of_alembic(unchanged: pytest.MonkeyPat
 
 
 @pytest.mark.parametrize(
-    ("use", "module", "owner", "name"),
+    ("use", "module", "name"),
     [
-        (use_engines, SQLITE_STORAGES[1], "", "create_engine"),
-        (use_scripts, f"{STORAGE}.sql", "", "ScriptDirectory"),
-        (use_instance, "dagster._grpc.impl", "", "SensorEvaluationContext"),
-        (use_answers, f"{STORAGE}.schedules.sql_schedule_storage", "SqlScheduleStorage", "has_instigators_table"),
+        (use_engines, SQLITE_STORAGES[1], "create_engine"),
+        (use_scripts, f"{STORAGE}.sql", "ScriptDirectory"),
     ],
-    ids=["engines", "scripts", "instance", "answers"],
+    ids=["engines", "scripts"],
 )
-def test_a_name_that_has_moved_is_named(
-    unchanged: pytest.MonkeyPatch, use: Any, module: str, owner: str, name: str
-) -> None:
-    found = private_names._module(module)
-    unchanged.delattr(getattr(found, owner) if owner else found, name)
+def test_a_name_that_has_moved_is_named(unchanged: pytest.MonkeyPatch, use: Any, module: str, name: str) -> None:
+    unchanged.delattr(private_names._module(module), name)
     with pytest.raises(Moved, match=name):
         use(lambda before: before)
     assert name in use_sparing_storages()
-
-
-def ticked(sensor: dg.SensorDefinition, folder: Path) -> Any:
-    """Evaluate a sensor as the code server does, for the instance of a folder. Return why it requests nothing."""
-    impl = private_names._module("dagster._grpc.impl")
-    folder.mkdir(exist_ok=True)
-    (folder / "dagster.yaml").write_text("telemetry: {enabled: false}\n")
-    repository = dg.Definitions(sensors=[sensor]).get_repository_def()
-    reference = InstanceRef.from_dir(str(folder))
-    answer = impl.get_external_sensor_execution(
-        repository, code_origin(), reference, sensor.name, None, None, None, None, None
-    )
-    return answer.skip_message
-
-
-def test_sensors_are_evaluated_with_one_instance(tmp_path: Path, unchanged: pytest.MonkeyPatch) -> None:
-    seen = []
-
-    @dg.sensor(job=job)
-    def a_sensor(context: dg.SensorEvaluationContext) -> dg.SkipReason:
-        seen.append(context.instance)
-        context.instance.report_runless_asset_event(dg.AssetMaterialization(f"table{len(seen)}"))
-        return dg.SkipReason(f"{len(context.instance.get_asset_keys())} assets")
-
-    assert use_sparing_storages() == ""
-    folders = (tmp_path / "one", tmp_path / "one", tmp_path / "other")
-    assert [ticked(a_sensor, folder) for folder in folders] == ["1 assets", "2 assets", "1 assets"]
-    assert seen[0] is seen[1]
-    assert seen[2] is not seen[1]
-
-
-def test_a_run_whose_database_was_removed_has_no_events(tmp_path: Path, unchanged: pytest.MonkeyPatch) -> None:
-    """Another process removes the databases of old runs, also while the code server keeps its instance."""
-
-    @dg.sensor(job=job)
-    def reader(context: dg.SensorEvaluationContext) -> dg.SkipReason:
-        instance = context.instance
-        run = next(iter(instance.get_runs()), None) or instance.create_run_for_job(job)
-        if not list(tmp_path.rglob(f"{run.run_id}.db")):
-            return dg.SkipReason(f"{len(instance.all_logs(run.run_id))} events")
-        instance.report_engine_event("noted", run)
-        return dg.SkipReason(run.run_id)
-
-    assert use_sparing_storages() == ""
-    ticked(reader, tmp_path)
-    run_id = ticked(reader, tmp_path)
-    for file in tmp_path.rglob(f"{run_id}.db*"):
-        file.unlink()
-    assert ticked(reader, tmp_path) == "0 events"

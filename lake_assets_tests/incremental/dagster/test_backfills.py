@@ -12,7 +12,7 @@ from dagster._core.execution.asset_backfill import AssetBackfillData
 from dagster._core.execution.backfill import BulkActionStatus, PartitionBackfill
 
 from lake_assets.base.hours import days_in, hour_key
-from lake_assets.dagster_processes.dagster.private_names import use_time_zones
+from lake_assets.connections.dagster import use_time_zones
 from lake_assets.incremental.dagster.assets import incremental_definitions
 from lake_assets.incremental.dagster.lake_resource import LAKE
 from lake_assets.incremental.dagster.session_step import leave_out

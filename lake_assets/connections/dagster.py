@@ -1,7 +1,7 @@
-"""The names of Dagster's that are not part of its API and that its code server and daemon are changed by.
+"""All names of Dagster's that are not part of its API. No other module imports one.
 
 Each function checks that the names are as they were in 1.13. If they are not, it raises `Moved`, and the caller lets
-Dagster do what it does by itself.
+Dagster do what it does by itself. What each is worth, in processor time or waiting, is in decision 050.
 """
 
 from __future__ import annotations
@@ -14,14 +14,61 @@ from functools import partial
 from importlib import import_module
 from multiprocessing.context import BaseContext
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from zoneinfo import ZoneInfo
+
+if TYPE_CHECKING:
+    from dagster._core.definitions.asset_checks.asset_check_evaluation import (
+        AssetCheckEvaluationTargetMaterializationData as AssetCheckEvaluationTargetMaterializationData,
+    )
+    from dagster._core.errors import DagsterUserCodeUnreachableError as DagsterUserCodeUnreachableError
+    from dagster._core.launcher.base import CheckRunHealthResult as CheckRunHealthResult
+    from dagster._core.launcher.base import WorkerStatus as WorkerStatus
+    from dagster._core.workspace.context import WorkspaceProcessContext as WorkspaceProcessContext
+    from dagster._core.workspace.context import WorkspaceRequestContext as WorkspaceRequestContext
+    from dagster._core.workspace.load_target import WorkspaceFileTarget as WorkspaceFileTarget
+    from dagster._daemon.daemon import DaemonIterator as DaemonIterator
+    from dagster._daemon.daemon import SensorDaemon as SensorDaemon
+    from dagster._daemon.daemon import SpanMarker as SpanMarker
+    from dagster._daemon.run_coordinator.queued_run_coordinator_daemon import (
+        QueuedRunCoordinatorDaemon as QueuedRunCoordinatorDaemon,
+    )
+    from dagster._daemon.utils import DaemonErrorCapture as DaemonErrorCapture
+    from dagster._grpc.types import CanCancelExecutionRequest as CanCancelExecutionRequest
+    from dagster._grpc.types import CanCancelExecutionResult as CanCancelExecutionResult
+
+CLASSES = {
+    "AssetCheckEvaluationTargetMaterializationData": ("dagster._core.definitions.asset_checks.asset_check_evaluation"),
+    "CanCancelExecutionRequest": "dagster._grpc.types",
+    "CanCancelExecutionResult": "dagster._grpc.types",
+    "CheckRunHealthResult": "dagster._core.launcher.base",
+    "DaemonErrorCapture": "dagster._daemon.utils",
+    "DaemonIterator": "dagster._daemon.daemon",
+    "DagsterUserCodeUnreachableError": "dagster._core.errors",
+    "QueuedRunCoordinatorDaemon": "dagster._daemon.run_coordinator.queued_run_coordinator_daemon",
+    "SensorDaemon": "dagster._daemon.daemon",
+    "SpanMarker": "dagster._daemon.daemon",
+    "WorkerStatus": "dagster._core.launcher.base",
+    "WorkspaceFileTarget": "dagster._core.workspace.load_target",
+    "WorkspaceProcessContext": "dagster._core.workspace.context",
+    "WorkspaceRequestContext": "dagster._core.workspace.context",
+}
+"""Class that others import from here → its module."""
 
 log = logging.getLogger("lake_assets.code_server")
 
 
 class Moved(Exception):
     """This version of Dagster does not have a name, or has it for something else. It says which."""
+
+
+if not TYPE_CHECKING:
+
+    def __getattr__(name: str) -> Any:
+        """Return one of `CLASSES`. Raises `Moved`."""
+        if name not in CLASSES:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        return _name(CLASSES[name], name)
 
 
 def unknown_version(error: ImportError | Moved) -> str:
@@ -204,30 +251,6 @@ SQLITE_STORAGES = (
 )
 """Modules that create an engine of SQLAlchemy for each connection."""
 
-SCHEMA_QUESTIONS = {
-    (f"{STORAGE}.event_log.sql_event_log", "SqlEventLogStorage"): (
-        "has_secondary_index",
-        "has_asset_key_col",
-        "_has_asset_key_col_on_connection",
-    ),
-    (f"{STORAGE}.event_log.sqlite.sqlite_event_log", "SqliteEventLogStorage"): ("has_table",),
-    (f"{STORAGE}.runs.sql_run_storage", "SqlRunStorage"): (
-        "has_built_index",
-        "has_run_stats_index_cols",
-        "has_bulk_actions_selector_cols",
-        "has_backfill_id_column",
-        "has_bulk_action_job_name_column",
-        "has_backfill_tags_table",
-    ),
-    (f"{STORAGE}.schedules.sql_schedule_storage", "SqlScheduleStorage"): (
-        "has_built_index",
-        "has_instigators_table",
-        "_has_instigators_table",
-        "has_secondary_index_table",
-    ),
-}
-"""Module and class → its methods that ask a database whether it has a table, a column or an index."""
-
 Change = Callable[[Any], Any]
 """Takes what Dagster uses, and returns what it shall use in its place."""
 
@@ -250,25 +273,6 @@ def use_scripts(change: Change) -> None:
     """
     for name in (f"{STORAGE}.sql", "alembic.command"):
         _change(_module(name), "ScriptDirectory", change)
-
-
-def use_answers(change: Change) -> None:
-    """Change the methods by which storages ask a database for its schema. `change` gets each of them.
-
-    Raises:
-        Moved: A storage has no such method.
-    """
-    for (module, owner), names in SCHEMA_QUESTIONS.items():
-        known = getattr(_module(module), owner, None)
-        for name in names:
-            _change(known, name, change)
-
-
-def database_of(storage: object) -> str | None:
-    """Return the file or folder that a SQLite storage keeps its tables in; None for another storage."""
-    attributes = vars(storage)
-    found = attributes.get("_conn_string") or attributes.get("_base_dir")
-    return found if isinstance(found, str) else None
 
 
 def migrations() -> tuple[Any, Any]:
@@ -297,47 +301,6 @@ def redirected(stream: Any, path: Path) -> Iterator[None]:
 
     with redirect_to_file(stream, str(path)):
         yield
-
-
-def use_instance(opened: Callable[[Any], Any]) -> None:
-    """Make code servers of this process evaluate sensors with the instance that a function has opened.
-
-    Args:
-        opened: Takes the reference of an instance that the daemon sends, and returns the instance.
-
-    Raises:
-        Moved: The code server does not evaluate sensors as it did.
-    """
-    impl = _module("dagster._grpc.impl")
-
-    def change(known: Any) -> Any:
-        parameters = inspect.signature(known.__init__).parameters
-        if list(parameters)[1] != "instance_ref" or "instance" not in parameters:
-            raise Moved("dagster._grpc.impl.SensorEvaluationContext(instance_ref, instance)")
-
-        class WithInstance(known):  # type: ignore[misc]
-            def __init__(self, instance_ref: Any, **named: Any) -> None:
-                instance = None if instance_ref is None else opened(instance_ref)
-                super().__init__(instance_ref, instance=instance, **named)
-
-        return WithInstance
-
-    _change(impl, "SensorEvaluationContext", change)
-
-
-INDEX = "index"
-"""The name of the database of all events that Dagster never removes."""
-
-
-def forget_databases(instance: Any) -> None:
-    """Make an instance create the database of a run again that was removed since it was opened. Then it has no events.
-
-    An instance creates the tables of a database when it uses it for the first time. The databases of old runs are
-    removed by another process.
-    """
-    known = getattr(instance.event_log_storage, "_initialized_dbs", None)
-    if isinstance(known, set):
-        known.intersection_update({INDEX})
 
 
 def _module(name: str) -> Any:
