@@ -170,6 +170,10 @@ def parse_duration(text: object, *, where: str) -> timedelta:
     return int(found["number"]) * unit
 
 
+CLOSED = {"extra": "forbid"}
+"""Of a class that YAML is read into: another attribute is a mistake."""
+
+
 @dataclass(frozen=True)
 class Stateless:
     """The target depends on each event alone: new rows are appended (etl_pattern_id 1)."""
@@ -282,6 +286,7 @@ class Defer:
         or_rows: The number of waiting rows, by metadata, at which they are built earlier; None for no limit.
     """
 
+    __pydantic_config__ = CLOSED
     older_than: timedelta | str
     at_most: timedelta | str
     or_rows: int | None = None
@@ -403,6 +408,7 @@ class Served:
         quota: The most that all snapshots of the table may take, such as `"10G"`; None: LAKE_SERVING_QUOTA_MB.
     """
 
+    __pydantic_config__ = CLOSED
     name: str | None = None
     rows: Literal["newest", "all"] | None = None
     frequency: Frequency | None = None
@@ -668,6 +674,7 @@ class Topic:
             retention that Kafka is configured with.
     """
 
+    __pydantic_config__ = CLOSED
     id_column: str
     name: str | None = None
     retention_hours: int | None = None

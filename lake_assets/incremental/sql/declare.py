@@ -16,17 +16,14 @@ from lake_assets.base.sql_text import column_line
 from lake_assets.errors import ConfigurationError, suggestion
 from lake_assets.incremental.declaration import (
     IDENTIFIER,
-    Defer,
     Mode,
     RawTable,
     Rule,
     Sequential,
-    Served,
     Source,
     Stateful,
     Stateless,
     Target,
-    Topic,
     incremental_asset,
 )
 from lake_assets.incremental.declaration.decorator import query_code
@@ -41,13 +38,11 @@ from lake_assets.incremental.engine import audits
 from lake_assets.incremental.sql.files import (
     Declaration,
     PinotTable,
-    ServedAttributes,
     SourceAttributes,
     SourceTableAttributes,
     SqlText,
     StoredColumns,
     TableAttributes,
-    TopicAttributes,
 )
 from lake_assets.incremental.sql.query import RESERVED, SqlTransform
 
@@ -74,8 +69,11 @@ def target_of(declaration: Declaration, sql: SqlText, stored: StoredColumns) -> 
     _check_columns(declaration, sql, tuple(stored.columns))
     _check_time_column(attributes, sql, stored.columns[attributes.time_column])
     _check_audit_columns(declaration, audits, tuple(stored.columns))
-    late = late_of(declaration)
     delay = max_delay_of(declaration)
+    with located(declaration, "served"):
+        found = attributes.served
+        pinot = found.model_dump() if isinstance(found, PinotTable) else found
+        served = declared_served(attributes.table, pinot, declaration.file.parent) or False
     with located(declaration, "timezone"):
         declared_grain(attributes.table, attributes.grain, attributes.timezone)
     with located(declaration):
@@ -95,8 +93,8 @@ def target_of(declaration: Declaration, sql: SqlText, stored: StoredColumns) -> 
             grain=attributes.grain,
             timezone=attributes.timezone,
             descriptions=attributes.descriptions,
-            served=served_of(declaration) or False,
-            late=late,
+            served=served,
+            late=attributes.late,
             renamed_from=attributes.renamed_from,
         )
         target = declare(SqlTransform(attributes, sql, tuple(stored.columns)))
@@ -124,7 +122,6 @@ def raw_tables_of(declaration: Declaration) -> list[RawTable]:
 
 
 def _raw_table(declared: SourceTableAttributes | SourceAttributes, *, landed_column: str | None = None) -> RawTable:
-    feed = declared.feed
     return RawTable(
         declared.table,
         columns=declared.columns,
@@ -132,7 +129,7 @@ def _raw_table(declared: SourceTableAttributes | SourceAttributes, *, landed_col
         description=declared.description,
         descriptions=declared.descriptions,
         complete_after=declared.complete_after,
-        feed=Topic(**feed.model_dump()) if isinstance(feed, TopicAttributes) else feed,
+        feed=declared.feed,
         landed_column=landed_column,
         renamed_from=declared.renamed_from,
     )
@@ -163,20 +160,6 @@ def mode_of(declaration: Declaration) -> Mode:
                 f"The options of the mode {name} are {options!r}.",
                 remedy="Numbers of hours are whole numbers; `load` and `entity` are texts.",
             ) from None
-
-
-def late_of(declaration: Declaration) -> Defer | None:
-    """Return the policy of a table for late rows; None if it has none.
-
-    Raises:
-        ConfigurationError: A duration or a number of rows is wrong.
-    """
-    attributes = declaration.attributes
-    assert isinstance(attributes, TableAttributes)
-    if attributes.late is None:
-        return None
-    with located(declaration, "late"):
-        return Defer(**attributes.late.model_dump())
 
 
 def max_delay_of(declaration: Declaration) -> timedelta | None:
@@ -272,18 +255,6 @@ def located(declaration: Declaration, *location: int | str) -> Iterator[None]:
         if error.problem.startswith(place.partition(", line")[0]):
             raise
         raise ConfigurationError(f"{place}: {error.problem}", remedy=error.remedy) from None
-
-
-def served_of(declaration: Declaration) -> Served | None:
-    """Return how readers see a table."""
-    attributes = declaration.attributes
-    assert isinstance(attributes, TableAttributes)
-    served = attributes.served
-    with located(declaration, "served"):
-        if isinstance(served, ServedAttributes):
-            return Served(**served.model_dump())
-        value = served.model_dump() if isinstance(served, PinotTable) else served
-        return declared_served(attributes.table, value, declaration.file.parent)
 
 
 def _check_columns(declaration: Declaration, sql: SqlText, columns: Sequence[str]) -> None:

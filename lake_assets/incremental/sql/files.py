@@ -11,19 +11,19 @@ import hashlib
 import json
 import os
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import yaml
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, field_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, WrapValidator, field_validator
 
 from lake_assets.base.hours import parse_hour
 from lake_assets.base.sql_text import without_semicolon
 from lake_assets.errors import ConfigurationError, InvalidHourKey, first_line, suggestion
-from lake_assets.incremental.declaration import Broken
+from lake_assets.incremental.declaration import Broken, Defer, Served, Topic
 from lake_assets.settings import YAML
 
 if TYPE_CHECKING:
@@ -64,15 +64,25 @@ Minutes = Annotated[int, Field(ge=0, le=100_000_000)]
 """A delay: at most 190 years."""
 
 
-class TopicAttributes(Attributes):
-    """The Kafka topic that a raw table is landed from."""
+class Mistake(ValueError):
+    """What is wrong with a value by the rules of its class, for pydantic, which adds where it is."""
 
-    id_column: str = Field(description="The column with the id of the person or account of a message.")
-    name: str | None = Field(None, description="The topic; default: the prefix of landing, and the raw table's name.")
-    retention_hours: int | None = Field(None, description="Hours for which Kafka keeps messages that have landed.")
+    def __init__(self, error: ConfigurationError) -> None:
+        super().__init__(str(error))
+        self.error = error
 
 
-Feed = Literal[False] | TopicAttributes | None
+def _read(value: Any, read: Callable[[Any], Any]) -> Any:
+    try:
+        return read(value)
+    except ConfigurationError as error:
+        raise Mistake(error) from None
+
+
+AsInPython = WrapValidator(_read)
+"""Of a value that is an object of the class that Python declares it with."""
+
+Feed = Annotated[Literal[False] | Topic | None, AsInPython]
 
 
 def _hour_key(text: str) -> str:
@@ -115,23 +125,6 @@ class SourceAttributes(Attributes):
         return self.name or self.table.rpartition(".")[2]
 
 
-class LateAttributes(Attributes):
-    """Which hours of a table wait if late rows change them, and how long."""
-
-    older_than: str = Field(description="An hour may wait if it ended so long before the last complete one: 6 hours.")
-    at_most: str = Field(description="The longest time that late rows wait: 4 hours.")
-    or_rows: int | None = Field(None, description="The number of waiting rows at which they are built earlier.")
-
-
-class ServedAttributes(Attributes):
-    """How readers see a table in the serving part."""
-
-    name: str | None = Field(None, description="The served table; default: the table without its namespace.")
-    rows: Literal["newest", "all"] | None = Field(None, description="The newest hour or day, or all rows.")
-    frequency: Literal["HOURLY", "DAILY"] | None = Field(None, description="How often it is pushed at most.")
-    quota: str | None = Field(None, description="The most that its snapshots may take: 10G.")
-
-
 class PinotTable(BaseModel):
     """How readers see a table, as Apache Pinot's table configuration says it; it has further keys."""
 
@@ -168,9 +161,11 @@ class TableAttributes(Attributes):
     )
     max_delay_minutes: Minutes | None = Field(None, description="Minutes after which an incomplete hour is late.")
     max_delay: str | None = Field(None, description="The same as a text: 90 minutes.")
-    late: LateAttributes | None = Field(None, description="Hours that wait if late rows change them; default: none.")
+    late: Annotated[Defer | None, AsInPython] = Field(
+        None, description="Hours that wait if late rows change them; default: none."
+    )
     renamed_from: dict[str, str] = Field({}, description="Column → its former name, which lake migrate renames.")
-    served: bool | ServedAttributes | PinotTable | str = Field(
+    served: Annotated[bool | Served | PinotTable | str, AsInPython] = Field(
         False, description="Whether readers can query it, or how; or a table configuration of Pinot, or its file."
     )
     lineage: dict[str, list[str]] = Field({}, description="Column → source columns, in place of what the query says.")
@@ -439,13 +434,9 @@ def _declaration(file: Path, value: dict[str, object], lines: dict[tuple[int | s
     return Declaration(file, attributes, of_attributes)
 
 
-_NESTED: Mapping[str, type[Attributes]] = {
-    "sources": SourceAttributes,
-    "late": LateAttributes,
-    "served": ServedAttributes,
-    "feed": TopicAttributes,
-}
-"""Attribute → the attributes that it has itself."""
+_NESTED: Mapping[str, type] = {"sources": SourceAttributes, "late": Defer, "served": Served, "feed": Topic}
+"""Attribute → the class of its value, which has attributes itself."""
+_UNKNOWN = ("extra_forbidden", "unexpected_keyword_argument")
 
 
 def _invalid(
@@ -453,7 +444,7 @@ def _invalid(
 ) -> ConfigurationError:
     """Return a mistake in the attributes of a declaration: an unknown attribute, or else the first one."""
     errors = error.errors()
-    unknown = [found for found in errors if found["type"] == "extra_forbidden"]
+    unknown = [found for found in errors if found["type"] in _UNKNOWN]
     of_first = [found for found in errors if found["loc"][:1] == errors[0]["loc"][:1]]
     first = (unknown or [max(of_first, key=lambda found: len(_path(found, lines)))])[0]
     location = _path(first, lines)
@@ -461,9 +452,12 @@ def _invalid(
     name = ".".join(map(str, location))
     if unknown:
         models = [_NESTED[part] for part in location[:-1] if isinstance(part, str) and part in _NESTED]
-        known = (models or [ATTRIBUTES[kind]])[-1].model_fields
+        known = (models or [ATTRIBUTES[kind]])[-1].__annotations__
         remedy = suggestion(str(location[-1]), tuple(known))
         return ConfigurationError(f"{place}: there is no attribute {name!r}.", remedy=remedy)
+    mistake = first.get("ctx", {}).get("error")
+    if isinstance(mistake, Mistake):
+        return ConfigurationError(f"{place}: {mistake.error.problem}", remedy=mistake.error.remedy)
     if first["type"] == "missing":
         missing = first["loc"][-1]
         return ConfigurationError(
