@@ -13,14 +13,13 @@ from lake_assets.base.findings import Finding, Level, Repair
 from lake_assets.cli.common import shown_value, unknown_variables
 from lake_assets.connections import addresses
 from lake_assets.connections.catalog import TABLES_FILE, parse_remembered, read_remembered
-from lake_assets.errors import ConfigurationError, StoredByNewerVersion
+from lake_assets.errors import ConfigurationError, ServiceError, StoredByNewerVersion
 from lake_assets.incremental.declaration import Pipeline
 from lake_assets.incremental.engine.erasures import KEY_FILE
 from lake_assets.incremental.from_settings import open_pipeline
 from lake_assets.incremental.operations.alerts import Webhook
 from lake_assets.services import lifecycle
 from lake_assets.services.bootstrap import check_java, java_version
-from lake_assets.services.jar_files import SetupError
 from lake_assets.settings import Settings, settings, variable_name
 
 SETTINGS, VERSION, JAVA, DISK, SERVICES = "settings", "version", "java", "disk", "services"
@@ -85,9 +84,8 @@ def check_java_version() -> Iterator[Finding]:
     output = java_version()
     try:
         check_java(output)
-    except SetupError as error:
-        problem, _, remedy = str(error).partition("\n  → ")
-        yield Finding(JAVA, "error", problem, remedy)
+    except ServiceError as error:
+        yield Finding(JAVA, "error", error.problem, error.remedy)
         return
     yield Finding(JAVA, "ok", (output or "").splitlines()[0])
 

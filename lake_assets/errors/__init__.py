@@ -384,10 +384,6 @@ def write_audit_publish_disabled(table: str) -> TargetError:
     )
 
 
-class TargetColumnsDiffer(TargetError):
-    """The table of a target does not have the columns that the target is declared with. Nothing was staged."""
-
-
 class PublishConflict(TargetError):
     """Another writer moved main while a session was staged and audited."""
 

@@ -25,8 +25,9 @@ PROJECT = Path(__file__).resolve().parent.parent.parent
 if not __package__:  # run as a file, before the project is installed
     sys.path.insert(0, str(PROJECT))
 
+from lake_assets.errors import ServiceError  # noqa: E402
 from lake_assets.services.browser import install_browser  # noqa: E402
-from lake_assets.services.jar_files import LOCK_FILE, SetupError, check_jars, one_at_a_time  # noqa: E402
+from lake_assets.services.jar_files import LOCK_FILE, check_jars, one_at_a_time  # noqa: E402
 
 CONFIGURATION = Path("lake_assets", "services", "configuration")
 """The folder of the files that name jars, in the project."""
@@ -146,7 +147,7 @@ def set_up(project: Path, *, for_tests: bool = False) -> None:
         for_tests: Also run the steps that only the tests need.
 
     Raises:
-        SetupError: A step failed, or the machine lacks Python, Java or disk space.
+        ServiceError: A step failed, or the machine lacks Python, Java or disk space.
     """
     check_python(sys.version_info[:2])
     venv = project / ".venv"
@@ -168,12 +169,12 @@ def python_version() -> str:
 
 
 def check_python(version: tuple[int, int]) -> None:
-    """Raise `SetupError` if a Python is too old."""
+    """Raise `ServiceError` if a Python is too old."""
     if version < PYTHON:
         wanted = ".".join(map(str, PYTHON))
-        raise SetupError(
+        raise ServiceError(
             f"This is Python {version[0]}.{version[1]}; {wanted} or later is needed.",
-            f"Install it, then run: make setup PYTHON=python{wanted}",
+            remedy=f"Install it, then run: make setup PYTHON=python{wanted}",
         )
 
 
@@ -193,21 +194,21 @@ def java_command(java_home: str | None) -> str:
 
 
 def check_java(output: str | None) -> None:
-    """Raise `SetupError` if Java is missing or too old. output: what `java_version` returns."""
+    """Raise `ServiceError` if Java is missing or too old. output: what `java_version` returns."""
     remedy = "Install Java 17 or 21 (for example openjdk-17-jre-headless or temurin-17), or set JAVA_HOME to one."
     found = re.search(r'version "(?:1\.)?(\d+)', output or "")
     if found is None:
-        raise SetupError("There is no Java that runs.", remedy)
+        raise ServiceError("There is no Java that runs.", remedy=remedy)
     if int(found[1]) < JAVA:
-        raise SetupError(f"Java is {found[1]}; {JAVA} or later is needed.", remedy)
+        raise ServiceError(f"Java is {found[1]}; {JAVA} or later is needed.", remedy=remedy)
 
 
 def check_disk(free_bytes: int) -> None:
-    """Raise `SetupError` if too little disk space is free."""
+    """Raise `ServiceError` if too little disk space is free."""
     if free_bytes < DISK_GB * 10**9:
-        raise SetupError(
+        raise ServiceError(
             f"Only {free_bytes / 10**9:.1f} GB of disk space are free; {DISK_GB} GB are needed.",
-            "Free some space, then run the command again.",
+            remedy="Free some space, then run the command again.",
         )
 
 
@@ -252,7 +253,7 @@ def fetch_jars(venv: Path, ivy: Path, folder: Path, resolver: Path | None = None
     """Download the jars that an Ivy file names into a folder: all or none. resolver: Ivy's jar; None: the venv's."""
     named = re.findall(r'<dependency .*?name="(.+?)" rev="(.+?)"', ivy.read_text())
     wanted = len(named)
-    with suppress(SetupError):
+    with suppress(ServiceError):
         if all((folder / f"{name}-{revision}.jar").exists() for name, revision in named):
             check_jars(folder, ivy.with_name(LOCK_FILE))
             return  # another command has fetched them, and a Spark that runs has them open
@@ -266,9 +267,9 @@ def fetch_jars(venv: Path, ivy: Path, folder: Path, resolver: Path | None = None
         run([*java, "-ivy", str(ivy), "-types", "jar", "bundle", "-retrieve", pattern], venv)
     found = len(list(partial.glob("*.jar")))
     if found < wanted:
-        raise SetupError(
+        raise ServiceError(
             f"Only {found} of {wanted} jars were downloaded.",
-            f"Read {log_of(venv)}, then run the command again.",
+            remedy=f"Read {log_of(venv)}, then run the command again.",
         )
     check_jars(partial, ivy.with_name(LOCK_FILE))
     shutil.rmtree(folder, ignore_errors=True)
@@ -279,7 +280,7 @@ def run(command: Sequence[str], venv: Path) -> None:
     """Run a tool with its output in a log, and print progress.
 
     Raises:
-        SetupError: The tool failed; the message explains its output.
+        ServiceError: The tool failed; the message explains its output.
     """
     venv.mkdir(exist_ok=True)
     log = log_of(venv)
@@ -306,7 +307,7 @@ def wait(process: subprocess.Popen[bytes], log: Path) -> None:
         time.sleep(POLL_SECONDS)
 
 
-def meaning(output: str, log: Path) -> SetupError:
+def meaning(output: str, log: Path) -> ServiceError:
     """Return the error for a tool that failed.
 
     Args:
@@ -317,9 +318,11 @@ def meaning(output: str, log: Path) -> SetupError:
         found = re.search(pattern, output)
         if found:
             shown = output[found.start() :].strip().splitlines()[0][:SHOWN_CHARACTERS].strip()
-            return SetupError(f"{problem} ({shown})", f"{remedy} The whole output is in {log}.")
+            return ServiceError(f"{problem} ({shown})", remedy=f"{remedy} The whole output is in {log}.")
     tail = "\n".join(f"    {line}" for line in output.splitlines()[-SHOWN_LINES:])
-    return SetupError(f"A step failed. The end of {log}:\n{tail}", "Correct what it names, then run the command again.")
+    return ServiceError(
+        f"A step failed. The end of {log}:\n{tail}", remedy="Correct what it names, then run the command again."
+    )
 
 
 def log_of(venv: Path) -> Path:
@@ -342,7 +345,7 @@ def main() -> int:
     """Install the project; return the exit code."""
     try:
         set_up(PROJECT, for_tests="--tests" in sys.argv[1:])
-    except SetupError as error:
+    except ServiceError as error:
         print(f"Error: {error}", file=sys.stderr)
     except KeyboardInterrupt:
         print("Interrupted. Run the command again to continue.", file=sys.stderr)

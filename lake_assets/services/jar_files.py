@@ -14,15 +14,10 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from lake_assets.errors import ServiceError
+
 LOCK_FILE = "jars.lock"
 COMMENT = "#"
-
-
-class SetupError(Exception):
-    """The installation failed. The message says what is wrong and what to do."""
-
-    def __init__(self, problem: str, remedy: str) -> None:
-        super().__init__(f"{problem}\n  → {remedy}")
 
 
 def locked_checksums(lock: Path) -> dict[str, set[str]]:
@@ -41,19 +36,19 @@ def check_jars(folder: Path, lock: Path) -> None:
     """Compare all jars of a folder with their checksums.
 
     Raises:
-        SetupError: A jar differs, or is not locked.
+        ServiceError: A jar differs, or is not locked.
     """
     locked = locked_checksums(lock)
     for jar in sorted(folder.glob("*.jar")):
         if jar.name not in locked:
-            raise SetupError(
+            raise ServiceError(
                 f"{lock} has no checksum of {jar.name}.",
-                "Add the line `organisation:name:revision SHA-256`, after you have compared it with its project's.",
+                remedy="Compare it with its project's, then add the line `organisation:name:revision SHA-256`.",
             )
         if sha256_of(jar) not in locked[jar.name]:
-            raise SetupError(
+            raise ServiceError(
                 f"The jar {jar.name} is not the one that was locked.",
-                f"Remove Ivy's copy, a file called {jar.name} below {ivy_folder()}, then run the command again.",
+                remedy=f"Remove Ivy's copy, a file called {jar.name} below {ivy_folder()}, then run the command again.",
             )
 
 

@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING
 
 from lake_assets.base.extras import installed
 from lake_assets.connections.spark import EXTRA_JARS, extra_jars, spark_home
-from lake_assets.errors import ServiceError, UsageError, suggestion
+from lake_assets.errors import UsageError, suggestion
 from lake_assets.services import bootstrap
 from lake_assets.services.bootstrap import Step
-from lake_assets.services.jar_files import LOCK_FILE, SetupError, changed_jars
+from lake_assets.services.jar_files import LOCK_FILE, changed_jars
 
 if TYPE_CHECKING:
     from lake_assets.settings import Settings
@@ -46,12 +46,10 @@ def set_up(settings: Settings, extras: Iterable[str] = ()) -> list[Path]:
     for name in extras:
         wanted.update(_extra(name, settings))
     missing = {folder: step for folder, step in wanted.items() if not _is_there(folder, step)}
-    try:
-        for folder, step in missing.items():
-            _take(folder, step)
-    except SetupError as error:
-        problem, _, remedy = str(error).partition("\n  → ")
-        raise ServiceError(problem, remedy=remedy) from None
+    for folder, step in missing.items():
+        bootstrap.check_java(bootstrap.java_version())
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        step.take(folder.parent)
     return list(wanted)
 
 
@@ -73,9 +71,3 @@ def _is_there(folder: Path, step: Step) -> bool:
     """Whether all jars of the folder are there, and are those that were locked."""
     is_complete = step.is_done(folder.parent) and any(folder.glob("*.jar"))
     return is_complete and not changed_jars(folder, CONFIGURATION / LOCK_FILE)
-
-
-def _take(folder: Path, step: Step) -> None:
-    bootstrap.check_java(bootstrap.java_version())
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    step.take(folder.parent)

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
+from lake_assets.errors import ServiceError
 from lake_assets.services import bootstrap
 from lake_assets.services.bootstrap import Step
-from lake_assets.services.jar_files import SetupError
 from lake_assets.settings import PROJECT
 
 SERVICES = PROJECT / "lake_assets" / "services"
@@ -27,8 +27,9 @@ def imported(module: Path) -> set[str]:
 
 
 def test_the_bootstrap_needs_nothing_but_the_standard_library() -> None:
-    own = {f"lake_assets.services.{name}" for name in ("browser", "jar_files")}
-    for module in (SERVICES / "bootstrap.py", SERVICES / "browser.py", SERVICES / "jar_files.py"):
+    own = {f"lake_assets.{name}" for name in ("errors", "services.browser", "services.jar_files")}
+    errors = SERVICES.parent / "errors" / "__init__.py"
+    for module in (SERVICES / "bootstrap.py", SERVICES / "browser.py", SERVICES / "jar_files.py", errors):
         foreign = {name for name in imported(module) if name.split(".")[0] not in sys.stdlib_module_names}
         assert foreign <= own
     # Run without the packages of the environment.
@@ -39,7 +40,7 @@ def test_the_bootstrap_needs_nothing_but_the_standard_library() -> None:
 
 def test_an_old_python_is_named_with_the_one_to_install() -> None:
     bootstrap.check_python((3, 11))
-    with pytest.raises(SetupError, match=r"Python 3\.9; 3\.11 or later(.|\n)*PYTHON=python3\.11"):
+    with pytest.raises(ServiceError, match=r"Python 3\.9; 3\.11 or later(.|\n)*PYTHON=python3\.11"):
         bootstrap.check_python((3, 9))
 
 
@@ -60,7 +61,7 @@ def test_a_java_that_will_do(said: str) -> None:
     ],
 )
 def test_a_java_that_will_not_do_is_named_with_the_one_to_install(said: str | None, problem: str) -> None:
-    with pytest.raises(SetupError, match=rf"{problem}(.|\n)*Install Java 17 or 21"):
+    with pytest.raises(ServiceError, match=rf"{problem}(.|\n)*Install Java 17 or 21"):
         bootstrap.check_java(said)
 
 
@@ -71,7 +72,7 @@ def test_a_java_home_without_java_is_no_java(monkeypatch: pytest.MonkeyPatch, tm
 
 def test_a_full_disk_is_seen_before_anything_is_fetched() -> None:
     bootstrap.check_disk(3 * 10**9)
-    with pytest.raises(SetupError, match=r"Only 1\.2 GB"):
+    with pytest.raises(ServiceError, match=r"Only 1\.2 GB"):
         bootstrap.check_disk(1_200_000_000)
 
 
@@ -97,7 +98,7 @@ def test_what_a_failure_means(output: str, problem: str, tmp_path: Path) -> None
 
 
 def test_a_tool_that_fails_is_explained_from_its_output(tmp_path: Path) -> None:
-    with pytest.raises(SetupError, match="The disk is full"):
+    with pytest.raises(ServiceError, match="The disk is full"):
         bootstrap.run([sys.executable, "-c", "raise OSError(28, 'No space left on device')"], tmp_path)
 
 

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
+from lake_assets.errors import ServiceError
 from lake_assets.services.jar_files import (
     LOCK_FILE,
-    SetupError,
     changed_jars,
     check_jars,
     locked_checksums,
@@ -46,11 +46,11 @@ def test_a_jar_that_is_not_the_locked_one_is_refused(tmp_path: Path) -> None:
     check_jars(tmp_path, lock)
     assert changed_jars(tmp_path, lock) == []
     (tmp_path / "other-1.0.jar").write_bytes(b"Second")
-    with pytest.raises(SetupError, match=r"other-1\.0\.jar is not the one that was locked(.|\n)*Remove Ivy's copy"):
+    with pytest.raises(ServiceError, match=r"other-1\.0\.jar is not the one that was locked(.|\n)*Remove Ivy's copy"):
         check_jars(tmp_path, lock)
     assert changed_jars(tmp_path, lock) == ["other-1.0.jar"]
     (tmp_path / "other-1.0.jar").rename(tmp_path / "more-1.0.jar")
-    with pytest.raises(SetupError, match=r"has no checksum of more-1\.0\.jar"):
+    with pytest.raises(ServiceError, match=r"has no checksum of more-1\.0\.jar"):
         check_jars(tmp_path, lock)
     assert changed_jars(tmp_path, lock) == []  # somebody's own
 

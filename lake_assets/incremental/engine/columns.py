@@ -46,7 +46,7 @@ from lake_assets.base.columns import ELEMENT, PREFIX, is_own, quoted
 from lake_assets.base.hours import hour_key
 from lake_assets.base.sql_text import names_in_sql
 from lake_assets.errors import (
-    TargetColumnsDiffer,
+    TargetError,
     UsageError,
     column_mismatch,
     column_name_taken,
@@ -564,12 +564,12 @@ def check_target(table: Table, target: Target) -> None:
     """Check that a target can be written as it is declared.
 
     Raises:
-        TargetColumnsDiffer: A column is missing, has another type, or must not be null.
+        TargetError: A column is missing, has another type, or must not be null.
     """
     declared = of_target(target)
     for each in differences(declared, table.schema()):
         if declared.stops(each):
-            raise TargetColumnsDiffer(each.text, remedy=remedy_of(each))
+            raise TargetError(each.text, remedy=remedy_of(each))
 
 
 def remedy_of(found: Difference) -> str:
