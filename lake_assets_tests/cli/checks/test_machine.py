@@ -85,9 +85,12 @@ def test_a_home_of_a_later_version_is_named(home: Path) -> None:
 def test_services_that_ended_are_forgotten_only_when_no_process_is_left(home: Path) -> None:
     found = Settings(home=home)
     addresses.write_records(home, [ServiceRecord("spark", 1), ServiceRecord("code", 2)])
-    with subprocess.Popen(
-        [sys.executable, "-c", "input()"], stdin=subprocess.PIPE, env={**os.environ, OWNER_VARIABLE: str(home)}
-    ) as process:
+    environment = {**os.environ, OWNER_VARIABLE: str(home)}
+    program = [sys.executable, "-c", "print(flush=True), input()"]
+    pipe = subprocess.PIPE
+    with subprocess.Popen(program, stdin=pipe, stdout=pipe, env=environment) as process:
+        assert process.stdout is not None
+        process.stdout.readline()  # while a process begins, the system does not show its environment yet
         (home / "run" / "spark.pid").write_text(str(process.pid))
         (partial,) = machine.check_services(found)
         assert (partial.level, partial.repair) == ("error", None)
