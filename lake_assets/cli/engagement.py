@@ -273,11 +273,11 @@ def graph(
     Without ID, list the groups of connected ids, the largest first. Starts no Spark.
     """
     from lake_assets.engagement import id_graph
-    from lake_assets.errors import UsageError
+    from lake_assets.errors import UsageError, suggestion
 
     tables = _open_tables(lake)
     if column is not None and column not in tables.lake.ids:
-        raise UsageError(f"{lake} has no id column {column!r}.", remedy=f"Name one of: {', '.join(tables.lake.ids)}.")
+        raise UsageError(f"{lake} has no id column {column!r}.", remedy=suggestion(column, tables.lake.ids))
     if identity is None:
         found = id_graph.components(tables, org, column)
         document = [asdict(size) for size in found]

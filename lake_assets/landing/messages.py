@@ -30,7 +30,7 @@ from typing import Any
 
 from lake_assets.base.hours import is_moment, milliseconds
 from lake_assets.base.values import KINDS, Cast, KeyTwice, Refused, cast, json_object, moment_of
-from lake_assets.errors import ConfigurationError, UsageError
+from lake_assets.errors import ConfigurationError, UsageError, suggestion
 from lake_assets.incremental.declaration import Pipeline, RawTable, Topic
 from lake_assets.landing.cutover import Policy, effective
 from lake_assets.landing.records import DistinctId, Record, Tally, mentions
@@ -211,7 +211,7 @@ def feed_of(feeds: Iterable[Feed], topic: str) -> Feed:
     """Return the feed of a topic. Raises `UsageError` if there is none."""
     by_topic = {feed.topic: feed for feed in feeds}
     if topic not in by_topic:
-        remedy = f"Name one of: {', '.join(by_topic)}." if by_topic else TO_HAVE_FEEDS
+        remedy = suggestion(topic, [*by_topic]) if by_topic else TO_HAVE_FEEDS
         raise UsageError(f"No raw table is fed by the topic {topic!r}.", remedy=remedy)
     return by_topic[topic]
 

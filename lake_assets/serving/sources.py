@@ -22,7 +22,7 @@ from pyiceberg.io.pyarrow import schema_to_pyarrow
 from pyiceberg.table import ALWAYS_TRUE
 
 from lake_assets.base.hours import HOUR, Grain, hour_key
-from lake_assets.errors import ConfigurationError, TableMissing, UsageError
+from lake_assets.errors import ConfigurationError, TableMissing, UsageError, suggestion
 from lake_assets.incremental.declaration import Sequential
 from lake_assets.incremental.declaration.model import SECONDS
 from lake_assets.incremental.engine import iceberg
@@ -347,7 +347,7 @@ def group_named(name: str, groups: Iterable[PushGroup]) -> PushGroup:
         found[group.name] = group
     if name not in found:
         raise UsageError(
-            f"No table of the lake is served as {name!r}.", remedy=f"Name {', '.join(found)}, or push a --file."
+            f"No table of the lake is served as {name!r}.", remedy=f"{suggestion(name, [*found])} Or push a --file."
         )
     return found[name]
 

@@ -16,7 +16,7 @@ from pyiceberg.types import (
     StringType,
 )
 
-from lake_assets.errors import UsageError
+from lake_assets.errors import UsageError, suggestion
 from lake_assets.incremental.engine.iceberg import bounds, human_text, live_entries, partition_text
 
 METRICS_MODE = "write.metadata.metrics"
@@ -124,8 +124,8 @@ def _field(table: Table, name: str, column: str) -> NestedField:
     try:
         found = table.schema().find_field(column)
     except ValueError:
-        names = ", ".join(table.schema().column_names)
-        raise UsageError(f"{name} has no column {column!r}.", remedy=f"Name one of: {names}.") from None
+        remedy = suggestion(column, table.schema().column_names)
+        raise UsageError(f"{name} has no column {column!r}.", remedy=remedy) from None
     if not isinstance(found.field_type, PrimitiveType):
         raise UsageError(
             f"{column!r} of {name} is a {found.field_type}, which has no bounds.",
