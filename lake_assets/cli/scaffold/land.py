@@ -97,7 +97,7 @@ def land_files(
             opened.append(open_file(file, wanted))
             describe(opened[-1].description)
         except UsageError as error:
-            wanted.mistakes.add(error.problem, error.problem.removesuffix("."), error.remedy)
+            wanted.mistakes.add_error(error)
     landing = _Landing(found, raw.time_column, now)
     try:
         for part in _parts(batch for file in opened for batch in file.batches()):

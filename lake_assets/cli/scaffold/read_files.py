@@ -341,6 +341,11 @@ class Mistakes:
             self._kinds[kind] = _Kind(first)
             self._remedies[remedy] = None
 
+    def add_error(self, error: LakeError | None) -> None:
+        """Add an error, if there is one."""
+        if error is not None:
+            self.add(error.problem, error.problem.removesuffix("."), error.remedy)
+
     def may_stand_for_null(self, text: str) -> None:
         """Remember a text that the file may have for null."""
         if len(self._nulls) < FIRST_ROWS:
@@ -409,7 +414,7 @@ class OpenFile:
                 if looked_at > MOST_ROWS:
                     return
         except LakeError as error:
-            self.mistakes.add(error.problem, error.problem.removesuffix("."), error.remedy)
+            self.mistakes.add_error(error)
 
 
 def open_file(file: Path, wanted: Wanted) -> OpenFile:
@@ -421,8 +426,8 @@ def open_file(file: Path, wanted: Wanted) -> OpenFile:
         wanted: The columns that it must have.
 
     Raises:
-        UsageError: The file cannot be read, has a column twice, lacks one, or has one that is neither declared nor
-            ignored.
+        UsageError: The file cannot be read, or has a column twice. That it lacks one, or has one that is neither
+            declared nor ignored, is a mistake among others.
     """
     suffixes = [suffix.lower() for suffix in file.suffixes]
     is_packed = suffixes[-1:] == [".gz"]
@@ -460,11 +465,13 @@ def _first_bytes(file: Path) -> bytes:
         raise UsageError(f"{file} cannot be read: {error.strerror}.", remedy="Correct the name of the file.") from error
 
 
-def _check_columns(file: Path, found: Sequence[str], wanted: Wanted) -> Mapping[str, str]:
-    """Return declared column → the column of the file that has its values.
+def _columns_of(file: Path, found: Sequence[str], wanted: Wanted) -> tuple[dict[str, str], UsageError | None]:
+    """Return column → the column of the file that has its values, and what is wrong with the columns.
+
+    The file lacks a wanted column, or has it under its former name, or has one that is neither wanted nor ignored.
 
     Raises:
-        UsageError: The file lacks a wanted column, or has one twice, or one that is neither wanted nor ignored.
+        UsageError: It has a column twice, so nobody knows which one is meant.
     """
     columns: dict[str, str] = {}
     for name in found:
@@ -495,9 +502,8 @@ def _check_columns(file: Path, found: Sequence[str], wanted: Wanted) -> Mapping[
         if not missing:
             ignore = " ".join(f"--ignore {shlex.quote(name)}" for name in unknown.values())
             remedies.append(f"Declare it, and run lake init. To leave it out, add {ignore}.")
-    if problems:
-        raise UsageError(f"{file} {'; it '.join(problems)}.", remedy=" ".join(remedies))
-    return columns
+    wrong = UsageError(f"{file} {'; it '.join(problems)}.", remedy=" ".join(remedies)) if problems else None
+    return {**columns, **former}, wrong
 
 
 def _plain(name: str) -> str:
@@ -517,12 +523,13 @@ def _open_csv(file: Path, wanted: Wanted) -> OpenFile:
     escape = dialect.escape or dialect.quote
     candidates = [CsvFile(file, sign, dialect.quote, escape) for sign in dialect.delimiter or _DELIMITERS]
     names, found = _best_header(candidates, wanted.kinds)
-    columns = _check_columns(file, names, wanted)
+    columns, wrong = _columns_of(file, names, wanted)
+    wanted.mistakes.add_error(wrong)
     if dialect.escape is None and dialect.quote:
         found = found.with_escape()
     escape = "" if found.escape == found.quote else f", escape {found.escape!r}"
     description = f"{file.name}: delimiter {found.delimiter!r}, quote {found.quote!r}{escape}, {len(names)} columns"
-    places = [names.index(columns[column]) for column in wanted.schema.names]
+    places = {column: names.index(columns[column]) for column in wanted.schema.names if column in columns}
     return OpenFile(description, partial(_csv_batches, found, places, wanted), wanted.mistakes)
 
 
@@ -543,7 +550,7 @@ def _best_header(candidates: Sequence[CsvFile], kinds: Mapping[str, str]) -> tup
     return names, found
 
 
-def _csv_batches(found: CsvFile, places: Sequence[int], wanted: Wanted) -> Iterator[pa.RecordBatch]:
+def _csv_batches(found: CsvFile, places: Mapping[str, int], wanted: Wanted) -> Iterator[pa.RecordBatch]:
     import pyarrow as pa
     import pyarrow.compute as pc
 
@@ -558,12 +565,13 @@ def _csv_batches(found: CsvFile, places: Sequence[int], wanted: Wanted) -> Itera
     row = 0
     for rows in _parts(found.rows(refuse)):
         columns = []
-        for place, column in zip(places, wanted.schema, strict=True):
+        for name, place in places.items():
             texts = pa.array([cells[place] for cells in rows], pa.large_string())
             given = pc.if_else(pc.is_in(texts, value_set=nulls), pa.scalar(None, texts.type), texts)
-            where = _Where(found.path, row, column.name, wanted.mistakes)
-            columns.append(_cast_array(given, wanted.kinds[column.name], casts[column.name], column.type, where))
-        yield pa.record_batch(columns, schema=wanted.schema)
+            where = _Where(found.path, row, name, wanted.mistakes)
+            kind = wanted.schema.field(name).type
+            columns.append(_cast_array(given, wanted.kinds[name], casts[name], kind, where))
+        yield pa.record_batch(columns, schema=pa.schema(map(wanted.schema.field, places)))
         row += len(rows)
 
 
@@ -613,7 +621,7 @@ def _json_batches(file: Path, wanted: Wanted) -> Iterator[pa.RecordBatch]:
         schema = wanted.schema
         yield pa.record_batch([pa.array(columns[each.name], each.type) for each in schema], schema=schema)
     if seen or (row and not wanted.mistakes):
-        _check_columns(file, [*seen], wanted)
+        wanted.mistakes.add_error(_columns_of(file, [*seen], wanted)[1])
 
 
 def _json_names(file: Path, seen: Sequence[str], wanted: Wanted) -> dict[str, str]:
@@ -621,7 +629,10 @@ def _json_names(file: Path, seen: Sequence[str], wanted: Wanted) -> dict[str, st
     known = {name if name in wanted.kinds else _plain(name) for name in seen if name not in wanted.dialect.ignored}
     former = {column for column, name in wanted.former.items() if name in known or _plain(name) in known}
     later = [column for column in wanted.kinds if column not in known | former]
-    return dict(_check_columns(file, [*seen, *later], wanted))
+    columns, wrong = _columns_of(file, [*seen, *later], wanted)
+    if wrong is not None:
+        raise wrong
+    return columns
 
 
 def _json_texts(file: Path) -> Iterator[list[str]]:
@@ -654,7 +665,9 @@ def _open_parquet(file: Path, wanted: Wanted) -> OpenFile:
             found = opened.schema_arrow
     except (pa.ArrowException, OSError) as error:
         raise _no_parquet(file) from error
-    columns = _check_columns(file, found.names, wanted)
+    columns, wrong = _columns_of(file, found.names, wanted)
+    wanted.mistakes.add_error(wrong)
+    columns = {column: columns[column] for column in wanted.schema.names if column in columns}
     description = f"{file.name}: Parquet, {len(found.names)} columns"
     return OpenFile(description, partial(_parquet_batches, file, columns, wanted), wanted.mistakes)
 
@@ -667,7 +680,7 @@ def _parquet_batches(file: Path, names: Mapping[str, str], wanted: Wanted) -> It
     import pyarrow as pa
     from pyarrow import parquet
 
-    read = [names[column] for column in wanted.schema.names]
+    read = [*names.values()]
     with parquet.ParquetFile(file) as opened:
         leaves = map(opened.schema.column, range(len(opened.schema)))
         int96 = [leaf.path for leaf in leaves if leaf.physical_type == "INT96" and leaf.path in read]
@@ -675,14 +688,14 @@ def _parquet_batches(file: Path, names: Mapping[str, str], wanted: Wanted) -> It
     row = 0
     for batch, nanoseconds in zip(_parquet_rows(file, read, "us"), finer, strict=False):
         columns = []
-        for column, name in zip(wanted.schema, read, strict=True):
-            kind = wanted.kinds[column.name]
-            where = _Where(file, row, column.name, wanted.mistakes)
+        for column, name in names.items():
+            kind, field_type = wanted.kinds[column], wanted.schema.field(column).type
+            where = _Where(file, row, column, wanted.mistakes)
             if nanoseconds and name in int96:
                 _require_microseconds(batch.column(name), nanoseconds.column(name), where)
             read_value = cast(kind, zone=wanted.dialect.zone)
-            columns.append(_cast_array(batch.column(name), kind, read_value, column.type, where))
-        yield pa.record_batch(columns, schema=wanted.schema)
+            columns.append(_cast_array(batch.column(name), kind, read_value, field_type, where))
+        yield pa.record_batch(columns, schema=pa.schema(map(wanted.schema.field, names)))
         row += batch.num_rows
 
 

@@ -182,7 +182,7 @@ def test_all_kinds_of_mistakes_of_all_files_are_named_at_once_each_with_its_firs
     wrong = "".join(f"p{number},n/a,2026-01-01 00:05\n" for number in range(3, 8))
     first.write_text(f"{HEADER}p1,1.00,{at}\np2,much,{at}\n{wrong}short,1\np9,2.00,{at}\np10,0.005,{at}\n")
     second.write_text(f'{{"payment_id": 7, "amount": 1, "paid_at": "{at}"}}\n{{"a": 1, "a": 1}}\n')
-    third.write_text("payment_id,amount\n")
+    third.write_text("payment_id,amount\np1,1.5.5\n")
     with pytest.raises(UsageError) as refused:
         land(catalog, first, second, third)
     assert refused.value.problem.splitlines() == [
@@ -194,6 +194,7 @@ def test_all_kinds_of_mistakes_of_all_files_are_named_at_once_each_with_its_firs
         " row 5: '2026-01-01 00:05', 2 more.",
         f"  {second}, row 1: payment_id is 7, which is no text.",
         f"  {second}, row 2: has the key 'a' twice.",
+        f"  {third}, row 1: amount is '1.5.5', which is no number.",
     ]
     assert "If 'much' or 'n/a' stands for null, add --null much --null n/a." in refused.value.remedy
     first.write_text(HEADER + "".join(f"p,x{number},{number}\n" for number in range(30_000)))
