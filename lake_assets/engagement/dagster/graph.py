@@ -72,9 +72,7 @@ class _Tables(DeltalakeBaseArrowTypeHandler[Any]):
         rows = read_rows(DeltaTable(connection.table_uri), table_slice.columns or (), wanted)
         return self.from_arrow(rows, context.dagster_type.typing_type)
 
-    def handle_output(
-        self, context: dg.OutputContext, table_slice: Any, obj: Any, connection: TableConnection
-    ) -> None:
+    def handle_output(self, context: dg.OutputContext, table_slice: Any, obj: Any, connection: TableConnection) -> None:
         if is_table(f"{connection.table_uri.rpartition('/')[0]}/{CHECKPOINT}"):
             raise UsageError(
                 f"The output {context.name!r} would overwrite {table_slice.table} of the lake {table_slice.schema}.",
