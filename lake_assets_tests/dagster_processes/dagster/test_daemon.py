@@ -244,7 +244,7 @@ print(cli.daemon_controller_from_instance is controller.daemon_controller_from_i
         ),
         pytest.param(
             "from dagster._daemon import daemon\ndel daemon.SensorDaemon",
-            "this version of Dagster is not known: cannot import name 'SensorDaemon'",
+            "this version of Dagster is not known: dagster._daemon.daemon.SensorDaemon",
             True,
             id="class",
         ),
