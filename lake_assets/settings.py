@@ -228,7 +228,7 @@ class Settings(BaseSettings):
         description="folder of landed files, with one folder for each zone, or its URL in an object store "
         "(s3://lake/landing), with the keys of LAKE_CATALOG__…; default: in the data directory",
     )
-    landing_zones: dict[str, Path | str] = Field(
+    landing_zones: dict[Literal["a", "b"], Path | str] = Field(
         default={},
         description='zones that are elsewhere, as JSON: folders or URLs, {"b": "s3://lake-b/landing"}; parameters of a '
         "URL are properties of its store alone: s3://lake-b/landing?endpoint=http://10.0.0.2:9000; default: none",

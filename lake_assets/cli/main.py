@@ -196,8 +196,8 @@ def _show(error: Exception) -> None:
         typer.echo(f"Error: {missing}", err=True)
     elif isinstance(error, ValidationError) and error.title == Settings.__name__:
         for problem in error.errors():
-            name = f"LAKE_{'_'.join(map(str, problem['loc'])).upper()}"
-            shown = shown_value(str(problem["loc"][0]), problem["input"])
+            field = str(problem["loc"][0])
+            name, shown = f"LAKE_{field.upper()}", shown_value(field, problem["input"])
             remedy = "Correct it in the environment or in lake.env; docs/settings.md says what it may be."
             text = ErrorText(f"{name} is {shown}: {problem['msg']}.", remedy)
             typer.echo(f"Error: {text}", err=True)

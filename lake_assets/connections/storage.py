@@ -1,7 +1,7 @@
 """Storage by URL: the files of a part lie in a folder or in an object store, and are written as a whole or not at all.
 
 A name is relative to the storage: `a/b.parquet`. A file appears under it once it is complete. A folder writes a draft
-and renames it, an object store puts an object.
+and renames it, an object store puts an object. Neither asks whether the name is taken: see docs/adr/082.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from pathlib import Path
 from tempfile import TemporaryFile
 from typing import IO, TYPE_CHECKING, BinaryIO, NamedTuple
 
-from lake_assets.errors import ServiceError
+from lake_assets.errors import ConfigurationError, ServiceError
 
 if TYPE_CHECKING:
     from pyarrow.fs import FileInfo, FileSystem
@@ -267,7 +267,7 @@ def storage_at(settings: Settings, address: Path | str, *, scratch: Path) -> Sto
         scratch: The folder for files that are about to be put into an object store.
 
     Raises:
-        ConfigurationError: The properties name something else than Arrow for the store.
+        ConfigurationError: The scheme is unknown, or the properties name something else than Arrow for the store.
     """
     from lake_assets.connections.catalog import file_io
 
@@ -276,7 +276,12 @@ def storage_at(settings: Settings, address: Path | str, *, scratch: Path) -> Sto
     io = file_io(settings, address)
     url = address.partition("?")[0].rstrip("/")
     scheme, host, path = io.parse_location(url, io.properties)
-    return ObjectStore(url, path, io.fs_by_scheme(scheme, host), scratch)
+    try:
+        return ObjectStore(url, path, io.fs_by_scheme(scheme, host), scratch)
+    except ValueError as error:
+        raise ConfigurationError(
+            f"{url} cannot be read or written: {error}.", remedy="Name a folder, or a URL such as s3://lake/landing."
+        ) from error
 
 
 def _flush(path: Path) -> None:

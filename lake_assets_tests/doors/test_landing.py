@@ -441,6 +441,8 @@ class Store:
 
 def test_one_zone_in_a_folder_and_the_other_in_an_object_store(shop: Shop, s3: str) -> None:
     store = Store(shop, s3)
+    for zones, told in (({"c": "elsewhere"}, "should be 'a' or 'b'"), ({"b": "s4://lake/b"}, "s4://lake/b cannot be")):
+        assert told in shop.lake.refused("landing", "status", LAKE_LANDING_ZONES=json.dumps(zones))
     shop.lake.environment["LAKE_LANDING_ZONES"] = json.dumps({"b": store.url("zones/b")})
     shop.send(f"o{n}" for n in range(4))
     assert shop.land().code == 0
