@@ -5,7 +5,7 @@ BIN := .venv/bin
 PYTEST := $(BIN)/python -m pytest --numprocesses 3 --durations 20
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test journeys up down bench faults flights cluster cluster-faults
+.PHONY: help setup demo test journeys up down pictures bench faults flights cluster cluster-faults
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -50,6 +50,9 @@ cluster: setup ## the demos on Spark standalone, S3, PostgreSQL, three brokers, 
 
 cluster-faults: setup ## kill, pause and disturb these servers while data flow, and write docs/reliability.md
 	@$(BIN)/python -m benchmarks.cluster --faults 50
+
+pictures: setup ## play the demos, and take the pictures of README and docs in a browser
+	@$(BIN)/python -m benchmarks.pictures
 
 bench: setup ## print the measured figures
 	@$(BIN)/python -m benchmarks

@@ -818,8 +818,10 @@ def _spoilt(
     return replace(landing, rows=rows)
 
 
-EXAMPLE = Population(accounts=800, opening=0.4, plan_change=0.08, request=0.06, involuntary_cancel=0.05)
-"""A population with rows in every table and hour, for any seed."""
+EXAMPLE = Population(
+    accounts=800, opening=0.4, plan_change=0.08, request=0.06, involuntary_cancel=0.05, of_strangers=0.0
+)
+"""A population with rows in every table and hour, for any seed, and without events of people who never signed up."""
 
 LATE_HOURS = {SIGNUPS.table: (2, 3), PLAN_CHANGES.table: (2, 3), CANCELS.table: (5,)}
 """Hours of which the first landing lacks every third row."""
