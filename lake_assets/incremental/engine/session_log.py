@@ -25,7 +25,7 @@ from pydantic import TypeAdapter
 from pyiceberg.catalog import Catalog
 from pyiceberg.conversions import from_bytes
 from pyiceberg.exceptions import CommitFailedException
-from pyiceberg.expressions import And, BooleanExpression, EqualTo, GreaterThan, In
+from pyiceberg.expressions import And, BooleanExpression, EqualTo, GreaterThan, In, IsNull
 from pyiceberg.manifest import DataFile, ManifestContent
 from pyiceberg.table import Table
 from pyiceberg.table.update.snapshot import ExpireSnapshots
@@ -263,7 +263,10 @@ class SessionLog:
             self._append(self.watermarks, [row for _, state in written for row in _watermark_rows(state)])
 
     def _append(self, name: str, rows: Sequence[Row]) -> None:
-        """Append those of some rows that the table lacks, in one commit."""
+        """Append those of some rows that the table lacks, in one commit.
+
+        A row of a session that has ended replaces the one that another process made of its state meanwhile.
+        """
         if not rows:
             return
         numbers: dict[str, int] = {}
@@ -273,10 +276,15 @@ class SessionLog:
             for attempt in iceberg.retrying(seconds=COMMIT_SECONDS):
                 with attempt:
                     table = _upgraded(self.catalog, name)
-                    lacking = _lacking(table, rows)
+                    lacking, lesser = _lacking(table, rows)
                     if not lacking:
                         return
                     with OneCopyTransaction(table) as transaction:
+                        for row in lesser:
+                            own = And(
+                                _equal("process_name", row["process_name"]), _equal("session_id", row["session_id"])
+                            )
+                            transaction.delete(And(own, IsNull("ended_at")))  # type: ignore[call-arg, arg-type]
                         transaction.append(arrow_rows(table, lacking))
                         # Those that a branch or a tag refers to stay.
                         snapshots = sorted(table.metadata.snapshots, key=lambda each: each.sequence_number or 0)
@@ -735,20 +743,25 @@ def _highest_in(table: Table, file: DataFile) -> int | None:
     return None if encoded is None else int(from_bytes(LongType(), encoded))
 
 
-def _lacking(table: Table, rows: Sequence[Row]) -> list[Row]:
-    """Return those of some rows that a table of the log has not got yet."""
-    own = "state" if "state" in table.schema().column_names else "source"
-    key = ("process_name", "revision", "session_id", own)
+def _lacking(table: Table, rows: Sequence[Row]) -> tuple[list[Row], list[Row]]:
+    """Return those of some rows that a table of the log lacks, and those of them that it has without an end."""
+    own = ("state", "ended_at") if "state" in table.schema().column_names else ("source",)
     older = [row for row in rows if row["revision"] <= _newest_number(table, row["process_name"])]
     if not older:
-        return list(rows)
+        return list(rows), []
     same = And(
         In("process_name", {row["process_name"] for row in older}),  # type: ignore[call-arg, arg-type]
         In("revision", {row["revision"] for row in older}),  # type: ignore[call-arg, arg-type]
     )
-    stored = table.scan(same, selected_fields=key).to_arrow().to_pylist()
-    known = {tuple(row[column] for column in key) for row in stored}
-    return [row for row in rows if tuple(row[column] for column in key) not in known]
+    key = ("process_name", "revision", "session_id", own[0])
+    stored = table.scan(same, selected_fields=(*key, *own)).to_arrow().to_pylist()
+    ended = {tuple(row[column] for column in key): row.get("ended_at", True) is not None for row in stored}
+
+    def lesser(row: Row) -> bool:
+        return ended.get(tuple(row[column] for column in key)) is False and row["ended_at"] is not None
+
+    lacking = [row for row in rows if tuple(row[column] for column in key) not in ended or lesser(row)]
+    return lacking, [row for row in lacking if lesser(row)]
 
 
 def _merge_small_files(table: Table, process: str) -> None:

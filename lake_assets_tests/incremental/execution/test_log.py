@@ -284,6 +284,18 @@ def test_a_row_that_is_missing_is_written_from_the_state(log: SessionLog, lost: 
         ]
 
 
+def test_a_row_that_was_made_of_the_state_too_early_is_replaced_by_that_of_its_process(log: SessionLog) -> None:
+    """Another process looks between the commit of a target and the row of its session, which tells its audits."""
+    audits = (AuditResult("unique_key", True),)
+    SessionLog(log.catalog).complete(state_of())
+    write(log, "core.other", 1)
+    for _ in range(2):
+        write(log, audits=audits, ended_at=NOW)
+    SessionLog(log.catalog).complete(state_of())
+    assert written(log.catalog) == sorted(expected(FACT, 1) + expected("core.other", 1))
+    assert [(each.audits, each.ended_at) for each in log.history(FACT)] == [(audits, NOW)]
+
+
 def test_a_session_of_many_hours_is_told_without_them() -> None:
     state = state_of()
     assert told_by(replace(state, log={**state.log, "hours": None, "unchanged": None})).plan.hours == ()
