@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 from benchmarks.growth import print_growth, size_of_table
 from lake_assets.base.hours import hour_of
-from lake_assets.cli.scaffold.land import land_files
+from lake_assets.cli.land import land_files
 from lake_assets.incremental.declaration import (
     Pipeline,
     RawTable,

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from lake_assets import landing
-    from lake_assets.components.dagster.tables import IncrementalTable, SourceTable
+    from lake_assets.components.dagster import IncrementalTable, SourceTable
     from lake_assets.coordination import JobCoordinator
     from lake_assets.engagement.notifications import read_changes
     from lake_assets.errors import ChangesExpired, LakeError
@@ -69,7 +69,7 @@ __all__ = [
     "utc_now",
 ]
 
-_COMPONENTS = "lake_assets.components.dagster.tables"
+_COMPONENTS = "lake_assets.components.dagster"
 _DECLARATION = "lake_assets.incremental.declaration"
 _MODULES = {
     "ChangesExpired": "lake_assets.errors",

@@ -25,7 +25,7 @@ FORKED.set_forkserver_preload(
         "lake_assets.cli.erasure",
         "lake_assets.cli.landing",
         "lake_assets.cli.report",
-        "lake_assets.cli.scaffold.land",
+        "lake_assets.cli.land",
         "lake_assets.cli.serving",
         "lake_assets.cli.services",
         "lake_assets.cli.tables",

@@ -310,7 +310,7 @@ def new(
     out: Annotated[Path, typer.Option(help="The folder to write to.")] = Path(),
 ) -> None:
     """Write the first files of TABLE: a declaration and a test. Both run without a change."""
-    from lake_assets.cli.scaffold import new as files
+    from lake_assets.cli import new as files
 
     wanted = files.NewTable(
         table=table if "." in table else f"core.{table}",
@@ -480,8 +480,8 @@ def land(
     target counts them once.
     """
     from lake_assets.base.hours import parse_hour
-    from lake_assets.cli.scaffold.land import land_files
-    from lake_assets.cli.scaffold.read_files import dialect
+    from lake_assets.cli.land import land_files
+    from lake_assets.cli.read_files import dialect
 
     engine = open_engine()
     hour = None if through is None else parse_hour(through, where="--through")

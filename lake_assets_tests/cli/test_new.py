@@ -12,7 +12,7 @@ import pytest
 from typer.testing import CliRunner
 
 from lake_assets.cli.main import app
-from lake_assets.cli.scaffold.new import GRAINS, MODES, NewTable, write
+from lake_assets.cli.new import GRAINS, MODES, NewTable, write
 from lake_assets.errors import UsageError
 from lake_assets.incremental.declaration import Pipeline, Sequential, Stateful, Stateless
 from lake_assets.incremental.from_settings import open_pipeline

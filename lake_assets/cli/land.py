@@ -16,7 +16,7 @@ from pyiceberg.exceptions import CommitFailedException
 
 from lake_assets.base.hours import hour_key, hour_of
 from lake_assets.cli.common import require_begun
-from lake_assets.cli.scaffold.read_files import Dialect, OpenFile, Wanted, open_file
+from lake_assets.cli.read_files import Dialect, OpenFile, Wanted, open_file
 from lake_assets.errors import UsageError, suggestion
 from lake_assets.incremental.declaration import Pipeline, RawTable
 from lake_assets.incremental.engine.iceberg import (

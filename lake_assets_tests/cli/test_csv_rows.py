@@ -9,8 +9,8 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from lake_assets.cli.scaffold import read_files as csv_rows
-from lake_assets.cli.scaffold.read_files import Cells, CsvFile
+from lake_assets.cli import read_files as csv_rows
+from lake_assets.cli.read_files import Cells, CsvFile
 from lake_assets.errors import UsageError
 
 SIGNS = ["x", "é", ",", ",", '"', '"', '","', '""', "\\", '\\"', " ", "\n", "\n", "\r\n", "\r", "\u2028"]

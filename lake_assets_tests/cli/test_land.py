@@ -14,7 +14,7 @@ from pyarrow import parquet
 from pyiceberg.catalog import Catalog
 
 from lake_assets.base.hours import parse_hour
-from lake_assets.cli.scaffold.land import land_files
+from lake_assets.cli.land import land_files
 from lake_assets.errors import UsageError
 from lake_assets.incremental.declaration import Pipeline, RawTable
 from lake_assets.incremental.engine.iceberg import create_raw, load

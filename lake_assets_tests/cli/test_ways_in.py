@@ -16,7 +16,7 @@ from pyiceberg.io.pyarrow import schema_to_pyarrow
 from pyiceberg.schema import Schema
 from pyiceberg.types import NestedField
 
-from lake_assets.cli.scaffold.read_files import Wanted, open_file
+from lake_assets.cli.read_files import Wanted, open_file
 from lake_assets.errors import UsageError
 from lake_assets.incremental.declaration import RawTable
 from lake_assets.landing.messages import Feed
