@@ -603,8 +603,7 @@ class Engine:
         _check_is(plan, session_id, "that is open")
         assert state.table is not None
         written = find_written(state.table, plan, target.time_column)
-        opened = state.opened or {}
-        run_id = str(opened.get("run_id", EXTERNAL_RUN))
+        run_id = state.opened["run_id"] if state.opened else EXTERNAL_RUN
         attempt = Session(self, target, state, plan, run_id, written=written, is_external=True)
         return replace(attempt.run(), status="published")
 
@@ -650,7 +649,7 @@ class Engine:
         """
         opened = state.opened
         before = self.log.opened_before(state.process) if not state.n and opened is None else None
-        if opened is not None and opened.get("sources", _named_sources(target)) != _named_sources(target):
+        if opened is not None and opened["sources"] != _named_sources(target):
             return None
         if opened is not None:
             plan, pattern = PLAN.validate_python(opened["plan"]), opened["pattern"]

@@ -97,7 +97,7 @@ class DeferredHour:
         rows: The rows that wait, by metadata: at most so many. The rows of a data file whose rows by hour are unknown
             all count in the first of its hours that waits.
         after: The snapshot of the raw table up to which the target has the rows of the hour: all later ones wait, and
-            all of them were appended. None in state that an older version stored.
+            all of them were appended.
     """
 
     hour: int

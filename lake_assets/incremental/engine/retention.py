@@ -358,7 +358,7 @@ class SnapshotReferences:
                 ids |= {row["latest_snapshot_id"], row["previous_snapshot_id"]}
                 ids |= {late.get("after") for late in metadata.get("deferred", ())}
             if row["process_name"] == name:
-                ids |= {metadata.get("published_snapshot_id"), row.get("target_snapshot_id")}
+                ids.add(row["target_snapshot_id"])
         return {each for each in ids if each is not None}
 
     def next_reads(self, name: str) -> dict[int, str]:
@@ -375,8 +375,7 @@ def read_references(catalog: Catalog) -> SnapshotReferences:
     name = high_watermark_table(catalog)
     with naming_damaged_file(catalog, name, repair=FORGETS):
         table = iceberg.load(catalog, name)
-        present = tuple(each for each in _COLUMNS if each in table.schema().column_names)  # an older table lacks some
-        rows = table.scan(selected_fields=present).to_arrow()
+        rows = table.scan(selected_fields=_COLUMNS).to_arrow()
     key = ["process_name", "revision"]
     newest = rows.group_by(key[0]).aggregate([(key[1], "max")]).rename_columns(key)
     found: list[Row] = rows.join(newest, key, join_type="left semi").to_pylist()

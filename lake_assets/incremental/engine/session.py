@@ -446,10 +446,9 @@ def next_wap_id(table: Table, plan: SessionPlan) -> str:
 
 def _id_of_writes(table: Table, plan: SessionPlan) -> str:
     """Return what the WAP ids of an open session begin with: an id of its plan, whatever id a caller gave it."""
-    text = table.metadata.properties.get(OPENED)
-    opened = json.loads(text) if text else {"plan": {"session_id": None}}
-    is_open = opened["plan"]["session_id"] == plan.session_id
-    return str(opened.get("wap", plan.session_id)) if is_open else plan.session_id
+    opened = json.loads(table.metadata.properties.get(OPENED, "null"))
+    is_open = opened is not None and opened["plan"]["session_id"] == plan.session_id
+    return str(opened["wap"]) if is_open else plan.session_id
 
 
 def find_written(table: Table, plan: SessionPlan, time_column: str) -> Snapshot | None:

@@ -318,11 +318,11 @@ class SessionLog:
             return None
         return State(
             process=process,
-            uuid=rows[0].get("target_uuid"),
+            uuid=rows[0]["target_uuid"],
             watermarks={row["source"]: _watermark(row) for row in rows},
             committed=_committed_before(metadata),
-            snapshot_id=rows[0].get("target_snapshot_id") or metadata.get("published_snapshot_id"),
-            sequence_number=rows[0].get("target_sequence_number") or 0,
+            snapshot_id=rows[0]["target_snapshot_id"],
+            sequence_number=rows[0]["target_sequence_number"] or 0,
         )
 
     def opened_before(self, process: str) -> SessionRecord | None:
@@ -617,7 +617,7 @@ def _watermark_rows(state: State) -> list[dict[str, Any]]:
 
 def _watermark(row: Row) -> Watermark:
     metadata = json.loads(row["metadata"])
-    totals = metadata.get("totals")
+    totals = metadata["totals"]
     return Watermark(
         source=row["source"],
         table_uuid=row["table_uuid"],
@@ -626,40 +626,36 @@ def _watermark(row: Row) -> Watermark:
         timestamp_ms=row["snapshot_timestamp_ms"],
         complete_through=_hour(row["complete_through"]),
         totals=Totals(**totals) if totals else None,
-        last_hour=_hour(metadata.get("last_hour")),
+        last_hour=_hour(metadata["last_hour"]),
     )
 
 
 def _committed_before(metadata: Mapping[str, Any]) -> Committed:
-    """Return what a process of the version before has committed; a row of a still older one lacks some names."""
+    """Return what a process of the version before has committed; the first rows of that version have no `deferred`."""
     waiting: dict[int, Waiting] = {}
-    following = set(map(parse_hour, metadata.get("following", ())))
+    following = set(map(parse_hour, metadata["following"]))
     for hour in map(parse_hour, metadata["pending"]):
         waiting[hour] = Waiting("follows" if hour in following else "changed")
     for key in metadata["skipped"]:
         waiting[parse_hour(key)] = Waiting("skipped")
     for late in metadata.get("deferred", ()):
-        hour = parse_hour(late["hour"])
-        waiting[hour] = Waiting("late", since_ms=late["since_ms"], rows=late["rows"], after=late.get("after"))
-    for held in metadata.get("held", ()):
+        waiting[parse_hour(late["hour"])] = Waiting(
+            "late", since_ms=late["since_ms"], rows=late["rows"], after=late["after"]
+        )
+    for held in metadata["held"]:
         hour = parse_hour(held["hour"])
         kind: Literal["retry", "held"] = "retry" if hour in waiting else "held"
-        waiting[hour] = Waiting(kind, held["why"], 0, held["session_id"], held.get("code_version", ""))
-    last_built = _hour(metadata["last_built"])
-    uniform_from = _hour(metadata.get("uniform_from"))
-    older: tuple[tuple[int, int, str], ...] = ()
-    if last_built is not None and uniform_from is None:
-        older = ((0, last_built, ""),)
-    elif uniform_from is not None:
-        older = ((0, uniform_from - 1, ""),)
+        waiting[hour] = Waiting(kind, held["why"], 0, held["session_id"], held["code_version"])
+    last_built, uniform_from = _hour(metadata["last_built"]), _hour(metadata["uniform_from"])
+    before = last_built if uniform_from is None else uniform_from - 1
     return Committed(
         waiting=dict(sorted(waiting.items())),
         last_built=last_built,
         complete_through=_hour(metadata["complete_through"]),
-        code_version=metadata.get("code_version", ""),
-        older=older,
+        code_version=metadata["code_version"],
+        older=() if before is None else ((0, before, ""),),
         span=None if last_built is None else (0, last_built),
-        chunk_hours=metadata.get("chunk_hours", 0),
+        chunk_hours=metadata["chunk_hours"],
     )
 
 

@@ -374,11 +374,11 @@ def read_state(catalog: Catalog, log: Log, process: str, *, accept_rollback: boo
     before = log.before(process)
     if before is not None:
         last = before.snapshot_id
-        if before.uuid != uuid if before.uuid is not None else last is not None and not line:
+        if before.uuid != uuid:
             raise target_replaced(process, expected=before.uuid, found=uuid)
         if last is not None and last not in retained and table.snapshot_by_id(last) and not accept_rollback:
             raise TargetRolledBack(process, recorded=last)
-        state = replace(before, uuid=uuid, highest=max(highest, number), table=table)
+        state = replace(before, highest=max(highest, number), table=table)
         blocked = state.blocked  # it is in the log, too, and its number is not used yet
         return state if blocked is None else replace(state, highest=min(state.highest, blocked["n"] - 1))
     if committed and not accept_rollback:

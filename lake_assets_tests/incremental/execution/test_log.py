@@ -34,7 +34,6 @@ from lake_assets.incremental.engine.model import (
     SourceRange,
     Waiting,
 )
-from lake_assets.incremental.engine.retention import read_references
 from lake_assets.incremental.engine.session_log import (
     EXTERNAL_RUN,
     FORMAT_PROPERTY,
@@ -61,14 +60,12 @@ START = parse_hour("2026-01-01-00:00")
 NOW = datetime(2026, 1, 2, tzinfo=UTC)
 FACT = "core.fact"
 LATER_COLUMNS = [
-    "previous_sequence_number",
-    "previous_snapshot_timestamp_ms",
-    "target_uuid",
-    "target_snapshot_id",
-    "target_sequence_number",
-    "target_rows",
+    "from_processing_date",
+    "from_processing_hour",
+    "to_processing_date",
+    "to_processing_hour",
 ]
-"""Columns of the watermarks that the first version did not have."""
+"""Columns of the sessions that the version before did not have."""
 
 
 @pytest.fixture
@@ -512,9 +509,6 @@ METADATA = {
     "totals": {"data_files": 3, "rows": 30, "bytes": 300},
     "last_hour": "2026-01-01-09:00",
     "published_snapshot_id": 11,
-}
-"""Of the first version."""
-LATER = {
     "code_version": "abc",
     "uniform_from": "2026-01-01-02:00",
     "held": [
@@ -525,7 +519,6 @@ LATER = {
     "chunk_hours": 4,
     "deferred": [{"hour": "2026-01-01-07:00", "since_ms": 1767243600123, "rows": 12, "after": 5}],
 }
-"""What the version before has beside it."""
 WATERMARK_ROW = {
     "process_name": FACT,
     "source": "raw.a",
@@ -541,10 +534,10 @@ WATERMARK_ROW = {
 OF_TARGET = {"target_uuid": "uuid-t", "target_snapshot_id": 12, "target_sequence_number": 4, "target_rows": 30}
 
 
-def log_before(catalog: Catalog, marks: Mapping[str, Any], *, columns: Mapping[str, str] = WATERMARK_COLUMNS) -> None:
+def log_before(catalog: Catalog, marks: Mapping[str, Any], *, columns: Mapping[str, str] = SESSION_COLUMNS) -> None:
     """The tables as the version before has left them."""
     partitions = {"process_name": IdentityTransform[Any]()}
-    for name, kinds in ((SESSION, SESSION_COLUMNS), (HIGH_WATERMARK, columns)):
+    for name, kinds in ((SESSION, columns), (HIGH_WATERMARK, WATERMARK_COLUMNS)):
         iceberg.create(catalog, name, kinds, partitions, {})
     add_rows(catalog, HIGH_WATERMARK, [marks])
 
@@ -578,7 +571,7 @@ def session_row(revision: int, state: str, **changed: Any) -> dict[str, Any]:
 
 
 def test_the_state_that_the_version_before_left_is_read(catalog: Catalog) -> None:
-    log_before(catalog, {**WATERMARK_ROW, **OF_TARGET, "metadata": json.dumps({**METADATA, **LATER})})
+    log_before(catalog, {**WATERMARK_ROW, **OF_TARGET, "metadata": json.dumps(METADATA)})
     found = SessionLog(catalog).before(FACT)
     assert found is not None
     assert (found.uuid, found.snapshot_id, found.sequence_number) == ("uuid-t", 12, 4)
@@ -603,22 +596,6 @@ def test_the_state_that_the_version_before_left_is_read(catalog: Catalog) -> Non
         chunk_hours=4,
     )
     assert SessionLog(catalog).numbers(FACT) == (8, 8)
-
-
-def test_the_state_that_a_still_older_version_left_is_read(catalog: Catalog) -> None:
-    columns = {name: kind for name, kind in WATERMARK_COLUMNS.items() if name not in LATER_COLUMNS}
-    log_before(catalog, {**WATERMARK_ROW, "metadata": json.dumps(METADATA)}, columns=columns)
-    found = SessionLog(catalog).before(FACT)
-    assert found is not None
-    assert (found.uuid, found.snapshot_id, found.sequence_number) == (None, 11, 0)
-    assert found.committed == Committed(
-        waiting={START: Waiting("skipped"), **{START + n: Waiting("changed") for n in (6, 7, 8, 9)}},
-        last_built=START + 5,
-        complete_through=START + 4,
-        older=((0, START + 5, ""),),
-        span=(0, START + 5),
-    )
-    assert read_references(catalog).watermarks[0]["latest_snapshot_id"] == 2**62
 
 
 def test_the_sessions_of_the_version_before_had_several_moves(catalog: Catalog) -> None:
@@ -647,7 +624,7 @@ def test_a_session_that_the_version_before_opened_for_another_program_is_known(c
 
 def test_a_home_of_the_version_before_goes_on_and_has_the_format_of_this_one(catalog: Catalog) -> None:
     engine = Engine(catalog, CLICKS, clock=lambda: at(8))
-    columns = {name: kind for name, kind in WATERMARK_COLUMNS.items() if name not in LATER_COLUMNS}
+    columns = {name: kind for name, kind in SESSION_COLUMNS.items() if name not in LATER_COLUMNS}
     for raw in CLICKS.raw:
         iceberg.create_raw(catalog, raw)
     iceberg.create_target(catalog, click_fact)
@@ -660,7 +637,8 @@ def test_a_home_of_the_version_before_goes_on_and_has_the_format_of_this_one(cat
         "table_uuid": str(source.metadata.table_uuid),
         "latest_snapshot_id": publish.main_id(source),
         "sequence_number": 1,
-        "metadata": json.dumps({**METADATA, "pending": [], "skipped": [], "published_snapshot_id": None}),
+        "target_uuid": str(iceberg.load(catalog, click_fact.table).metadata.table_uuid),
+        "metadata": json.dumps({**METADATA, "pending": [], "skipped": [], "held": [], "deferred": []}),
     }
     log_before(catalog, marks, columns=columns)
     engine.create_tables()
@@ -677,7 +655,7 @@ def test_a_home_of_the_version_before_goes_on_and_has_the_format_of_this_one(cat
     assert [each.revision for each in engine.history(click_fact)] == [9]
     for name in (SESSION, HIGH_WATERMARK):
         assert iceberg.load(catalog, name).properties[FORMAT_PROPERTY] == "2"
-    assert set(LATER_COLUMNS) <= set(iceberg.load(catalog, HIGH_WATERMARK).schema().column_names)
+    assert set(LATER_COLUMNS) <= set(iceberg.load(catalog, SESSION).schema().column_names)
 
 
 # Damage
