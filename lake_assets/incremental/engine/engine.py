@@ -212,7 +212,7 @@ class Engine:
 
     def decide(self, target: Target) -> Decision:
         """Return the plan of the next session, or why there is none. Reads metadata only."""
-        return self._planner(target).next_session(self.state(target))
+        return self.planner_for(target).next_session(self.state(target))
 
     def pending(self, target: Target) -> PendingHours:
         """Return which hours of a target wait to be built, and why. Reads metadata only."""
@@ -253,7 +253,7 @@ class Engine:
             SourceError: A source cannot be read as declared.
             TargetError: The target cannot be published to.
         """
-        planner = self._planner(target)
+        planner = self.planner_for(target)
         heads, wanted = up_to, only
 
         def decide(state: State) -> Decision:
@@ -273,7 +273,7 @@ class Engine:
 
     def acknowledge(self, target: Target, *, run_id: str = "") -> SessionReport | NoSession:
         """Move the watermark of a waiting target to the heads of its sources; hours that changed become pending."""
-        return self._run(target, self._planner(target).acknowledgement, run_id=run_id)
+        return self._run(target, self.planner_for(target).acknowledgement, run_id=run_id)
 
     def _run(
         self,
@@ -345,7 +345,7 @@ class Engine:
         # No session overwrites rows outside of its hours, or without a time. The latter go first: pyiceberg cannot
         # compare the partition that has none with a time. The expressions are typed as their JSON form.
         column = target.time_column
-        first, last = self._planner(target).buildable_range(state)
+        first, last = self.planner_for(target).buildable_range(state)
         outside: list[BooleanExpression] = [
             IsNull(column),  # type: ignore[call-arg, arg-type]
             LessThan(column, hour_start(first).isoformat()),  # type: ignore[call-arg, arg-type]
@@ -384,7 +384,7 @@ class Engine:
             if isinstance(problem, TargetGone):
                 return self.rebuild_all(target, run_id=run_id, on_session=on_session)
             read = partial(self.state, target, accept_rollback=True)
-        decide = partial(self._planner(target).rebuild, hours=hours, run_id=run_id, reset=reset)
+        decide = partial(self.planner_for(target).rebuild, hours=hours, run_id=run_id, reset=reset)
         wanted = target.grain.whole(hours)
         return self._rebuild(target, decide, wanted, run_id=run_id, on_session=on_session, read=read, only_wanted=reset)
 
@@ -405,7 +405,7 @@ class Engine:
             numbers = map(number_of, table.metadata.snapshots)
             return State(target.table, highest=max([*self.log.numbers(target.table), *numbers]), table=table)
 
-        decide = self._planner(target).rebuild_all
+        decide = self.planner_for(target).rebuild_all
         return self._rebuild(target, decide, run_id=run_id, on_session=on_session, read=unbuilt)
 
     def _rebuild(
@@ -441,7 +441,7 @@ class Engine:
             if not reports:
                 first = not state.watermarks
                 return decide(state)
-            return self._planner(target).rebuild(state, left & pending, run_id=run_id, reset=False)
+            return self.planner_for(target).rebuild(state, left & pending, run_id=run_id, reset=False)
 
         while left or not reports:
             try:
@@ -540,7 +540,7 @@ class Engine:
         if plan is not None and session_id not in (None, plan.session_id):
             plan = None
         if plan is None:
-            decision = self._planner(target).external_session(state)
+            decision = self.planner_for(target).external_session(state)
             if self.erasure_guard.delete_erased_rows(decision):
                 return self.open_session(target, run_id=run_id, session_id=session_id)
             if isinstance(decision, NoSession):
@@ -719,7 +719,8 @@ class Engine:
         if published is not None:
             self.log.complete(published)
 
-    def _planner(self, target: Target) -> Planner:
+    def planner_for(self, target: Target) -> Planner:
+        """Return what plans the sessions of a target."""
         return self.planner(self.catalog, self.pipeline, target, clock=self.clock)
 
     def open_spark(self) -> SparkSession:

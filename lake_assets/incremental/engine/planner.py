@@ -315,8 +315,7 @@ class Planner:
             reset: Read the sources at their current heads, and start the watermarks anew there. Otherwise read them as
                 of the watermarks, which stay.
         """
-        heads = {name: Head(mark.snapshot_id, mark.complete_through) for name, mark in state.watermarks.items()}
-        known = self._planning_input(state, {} if reset else heads, reset=reset)
+        known = self._planning_input(state, {} if reset else _heads(state), reset=reset)
         # A replaced source may lack hours that the former one had: they are to be emptied.
         present = self._present(state) if reset else frozenset[int]()
         token = f"{run_id}|{self.target.code_version}|{state.highest}"
@@ -330,6 +329,11 @@ class Planner:
         if isinstance(decision, SessionPlan):
             decision = replace(decision, kind="rebuild", starts_anew=True)
         return decision
+
+    def from_nothing(self, state: State) -> Decision:
+        """Plan to build all hours that the sources have as of the watermarks, as if the target had built none."""
+        known = self._planning_input(state, _heads(state), reset=True)
+        return plan(replace(known, committed=Committed()))
 
     def buildable_range(self, state: State) -> tuple[int, int | None]:
         """Return the first and the last hour, inclusive, that a session may build; None for no last one."""
@@ -486,6 +490,10 @@ class Planner:
             if found.changed_through is not None:
                 break
         return found
+
+
+def _heads(state: State) -> dict[str, Head]:
+    return {name: Head(mark.snapshot_id, mark.complete_through) for name, mark in state.watermarks.items()}
 
 
 def present_heads(

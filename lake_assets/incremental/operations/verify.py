@@ -22,13 +22,9 @@ from lake_assets.base.hours import Grain, format_hours, hour_key, ranges
 from lake_assets.errors import TableMissing
 from lake_assets.incremental.declaration import Sequential, Target
 from lake_assets.incremental.engine import iceberg, publish
-from lake_assets.incremental.engine.columns import check_target, load_source
 from lake_assets.incremental.engine.iceberg import hours_present
-from lake_assets.incremental.engine.model import Committed, PlannedHour, PlanningInput, SessionPlan
-from lake_assets.incremental.engine.planning import plan
-from lake_assets.incremental.engine.source_changes import Head, ReadBudget, changes
+from lake_assets.incremental.engine.model import PlannedHour, SessionPlan
 from lake_assets.incremental.engine.state import State
-from lake_assets.settings import settings
 
 if TYPE_CHECKING:
     from pyiceberg.table import Table
@@ -94,7 +90,7 @@ def compare(engine: Engine, target: Target) -> Comparison:
     """
     state, table = _read(engine, target)
     rows = table.scan().count()
-    planned = _full_plan(engine, target, state, table)
+    planned = _full_plan(engine, target, state)
     if planned is None:
         return Comparison(target.table, rows, missing=0, extra=rows)
     hours = _candidates(target, planned, table).difference(*_left_out(state).values())
@@ -201,7 +197,7 @@ def verify_hours(
     """
     began = time.perf_counter()
     state, table = _read(engine, target)
-    planned = _full_plan(engine, target, state, table)
+    planned = _full_plan(engine, target, state)
     if planned is None:
         return Verification(target.table, note="Nothing was built yet.")
     candidates = _candidates(target, planned, table)
@@ -248,21 +244,11 @@ def _read(engine: Engine, target: Target) -> tuple[State, Table]:
     return state, state.table
 
 
-def _full_plan(engine: Engine, target: Target, state: State, table: Table) -> SessionPlan | None:
+def _full_plan(engine: Engine, target: Target, state: State) -> SessionPlan | None:
     """Return the plan that builds a target from nothing, as of its watermarks; None if there is nothing to build."""
     if not state.watermarks:
         return None
-    check_target(table, target)
-    start = engine.pipeline.start_hour
-    found, budget = [], ReadBudget(settings().exact_hours_bytes)
-    for source in target.sources:
-        watermark = state.watermarks[source.table]
-        up_to = Head(watermark.snapshot_id, watermark.complete_through)
-        read = load_source(engine.catalog, engine.pipeline, source, reader=target)
-        found.append(changes(read, source, None, start=start, up_to=up_to, budget=budget))
-    decision = plan(
-        PlanningInput(target.table, target.mode, tuple(found), Committed(), grain=target.grain, start=start)
-    )
+    decision = engine.planner_for(target).from_nothing(state)
     return decision if isinstance(decision, SessionPlan) and decision.load != "none" else None
 
 
