@@ -79,8 +79,7 @@ def _files(settings: Settings, records: list[Record], megabytes: float) -> None:
 
 
 def _verify(one: ZoneWriter, other: ZoneWriter, processes: int) -> None:
-    zones, deadline = [one.zone, other.zone], timedelta(hours=1)
-    verify(one.manifest, zones, now=NOW, deadline=deadline, processes=processes)
+    verify([one, other], now=NOW, deadline=timedelta(hours=1), processes=processes)
 
 
 def _best(act: Callable[[], object], clock: Callable[[], float] = time.process_time) -> float:

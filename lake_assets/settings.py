@@ -235,8 +235,8 @@ class Settings(BaseSettings):
     )
     landing_manifest_uri: str | None = Field(
         default=None,
-        description="database of the manifest of landed files, which the zones share; "
-        "default: SQLite in the data directory",
+        description="database of the manifest of landed files; `{zone}` in it becomes the name of the zone; "
+        "default: SQLite in the data directory, one for each zone",
     )
     landing_deadline_seconds: int = Field(
         default=900,
@@ -395,7 +395,7 @@ class Settings(BaseSettings):
 
     @property
     def landing_manifest_address(self) -> str:
-        """The address of the manifest of landed files."""
+        """The address of the manifest of landed files; see `landing_manifest_uri`."""
         return self.landing_manifest_uri or f"sqlite:///{self.home / 'landing.db'}"
 
     @property

@@ -90,7 +90,7 @@ def dead_letters(
     elif accept:
         count = dead_letters.accept(service.loader(feed))
         typer.echo(f"{topic}: {count:,} dead letters of hours that are not complete are given up.", err=as_json)
-    zones = [writer.zone for writer in service.zones]
+    zones = service.loader(feed, ()).zones
     share = settings().landing_dead_letter_share
     progress = progress_of(service.catalog, feed.raw.table, feed.topic)
     found = dead_letters.dead_letters(service.manifest, zones, progress, feed, limit=share)
@@ -149,8 +149,7 @@ def verify(
     beside = [Finding("both", found.target, found.what.rstrip("."), found.remedy) for found in too_many]
     with progress_bar("Reading") as progress:
         found = verify(
-            writers[0].manifest,
-            [writer.zone for writer in writers],
+            writers,
             now=datetime.now(UTC),
             deadline=timedelta(seconds=settings().landing_deadline_seconds),
             processes=processes,
@@ -257,8 +256,9 @@ def compact(
 def list_quarantined(as_json: AsJson = False) -> None:
     """List the files in quarantine, and how they differ from the files of the other zone."""
     from lake_assets.landing.heal import quarantined
+    from lake_assets.landing.manifest import open_manifest
 
-    render(quarantined(open_zones()[0].manifest), views.QUARANTINED, as_json=as_json)
+    render(quarantined(open_manifest(settings())), views.QUARANTINED, as_json=as_json)
 
 
 @quarantine.command()
@@ -482,10 +482,10 @@ def status(as_json: AsJson = False) -> None:
     The exit code is 1 if something is wrong: a partition has stopped, a zone is gone or behind, files differ, or too
     many messages are dead letters.
     """
-    from lake_assets.landing.manifest import status
+    from lake_assets.landing.manifest import open_manifest, status
     from lake_assets.landing.state import Ledger
 
-    manifest = open_zones()[0].manifest
+    manifest = open_manifest(settings())
     render(status(manifest), views.SHARDS, as_json=as_json)
     if not as_json:
         for loss in Ledger(manifest).losses():
@@ -508,6 +508,7 @@ def policy(
     ] = None,
 ) -> None:
     """Change when files of TOPIC are closed, from the same offsets on in both zones. Omitted limits do not change."""
+    from lake_assets.landing.manifest import open_manifest
     from lake_assets.landing.state import SharedState
 
     limits = {}
@@ -519,10 +520,27 @@ def policy(
         limits["max_age_ms"] = seconds * MILLISECONDS
     if idle_seconds is not None:
         limits["max_idle_ms"] = idle_seconds * MILLISECONDS
-    for partition, found in SharedState(open_zones()[0].manifest).change_policies(topic, **limits).items():
+    for partition, found in SharedState(open_manifest(settings())).change_policies(topic, **limits).items():
         seconds_apart = found.max_age_ms / MILLISECONDS
         what = f"{found.max_messages:,} messages, {found.max_bytes:,} bytes or {seconds_apart:g} s"
         typer.echo(f"{topic} partition {partition}: files that begin at offset {found.from_offset} or later: {what}")
+
+
+@landing.command()
+def migrate() -> None:
+    """Make a manifest for each zone of the one that zones of a version before shared. Safe to repeat.
+
+    Whatever opens it does so, too. What the zones agreed on becomes commands: policies, deletion requests, rounds of
+    compaction and reshard, ids of topics, losses and retentions.
+    """
+    from lake_assets.landing.files import ZONES
+    from lake_assets.landing.manifest import divide, open_manifest
+
+    done = divide(settings())
+    kinds = open_manifest(settings()).command_counts()
+    told = ", ".join(f"{count:,} of the kind {kind}" for kind, count in kinds.items()) or "none"
+    state = "have their own manifests now" if done else "had their own manifests already"
+    typer.echo(f"Zones {', '.join(ZONES)} {state}. Their commands: {told}.")
 
 
 landing.command()(accept)

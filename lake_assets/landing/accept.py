@@ -186,9 +186,11 @@ def accept(
     )
     Ledger(manifest).accept(found.epoch, found.losses, after=watched.epoch, now=now)
     reach("landing-accepted")
-    forget_lost_dead_letters(manifest, topic, watched.earliest)
+    for writer in writers:
+        forget_lost_dead_letters(writer.manifest, topic, watched.earliest)
     copied = _copy_lacking(writers, topic, found, watched, now=now)
-    Stops(manifest).clear(topic, zones)
+    for writer in writers:
+        Stops(writer.manifest).clear(topic, [writer.zone.name])
     return Accepted(found.epoch if found.epoch != watched.epoch else None, found.losses, closed, copied)
 
 

@@ -54,6 +54,7 @@ from lake_assets.incremental.dagster.sensors import Clock
 from lake_assets.incremental.dagster.session_runs import ended_attempts
 from lake_assets.incremental.engine.engine import utc_now
 from lake_assets.incremental.from_settings import open_pipeline
+from lake_assets.landing.files import ZONES
 from lake_assets.landing.heal import verify
 from lake_assets.landing.kafka import Lag, Mark, beat, ends, lag, logical_ends, remove_landed
 from lake_assets.landing.landing_service import LandingService
@@ -65,7 +66,7 @@ from lake_assets.landing.records import Shard, next_offsets, offsets, parse_shar
 from lake_assets.landing.reshard import bring_to_its_shards, reshard_all
 from lake_assets.landing.state import SharedState, Stop, Stops, idle_spans, with_idle
 from lake_assets.landing.zone_tailer import scrub_by
-from lake_assets.landing.zones import ZONES, ZoneWriter, locked_zone
+from lake_assets.landing.zones import ZoneWriter, locked_zone
 
 
 class LandingResource(ConfiguredBySettings, dg.ConfigurableResource[Any]):
@@ -580,8 +581,7 @@ def verification_job(clock: Clock, deadline: timedelta) -> dg.JobDefinition:
     @dg.op
     def verify_zones(context: dg.OpExecutionContext, lake_assets_landing: LandingResource) -> None:
         service = lake_assets_landing.service()
-        zones = [writer.zone for writer in service.zones]
-        done = verify(service.manifest, zones, now=clock(), deadline=deadline, processes=1)
+        done = verify(service.zones, now=clock(), deadline=deadline, processes=1)
         context.log.info(f"{done.files:,} files read: {len(done.findings):,} findings")
         if done.findings:
             shown = [f"{found.name} of zone {found.zone}: {found.problem}" for found in done.findings[:SHOWN]]

@@ -28,7 +28,7 @@ from lake_assets.incremental.declaration import Pipeline
 from lake_assets.incremental.engine.erasures import Erasure
 from lake_assets.incremental.erasure.certificate import FileFacts, FileSource, Kind, Reference
 from lake_assets.incremental.erasure.erase import GRACE, Elsewhere
-from lake_assets.landing.files import DRAFT, QUARANTINE, Zone
+from lake_assets.landing.files import DRAFT, QUARANTINE, ZONES, Zone
 from lake_assets.landing.manifest import (
     ALL_STAGES,
     ALL_VERDICTS,
@@ -43,7 +43,7 @@ from lake_assets.landing.messages import Feed, Scrub, feeds
 from lake_assets.landing.operations import drop_leftovers, remove_unscrubbed, scrub
 from lake_assets.landing.records import NAME, Record
 from lake_assets.landing.state import DeletionRequest, SharedState
-from lake_assets.landing.zones import ZONES, ZoneWriter, is_locked, landed_without_manifest, open_zones
+from lake_assets.landing.zones import ZoneWriter, is_locked, landed_without_manifest, open_zones
 from lake_assets.settings import Settings
 
 if TYPE_CHECKING:

@@ -14,18 +14,19 @@ import os
 import re
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import BinaryIO
+from typing import Any, BinaryIO
 from uuid import uuid4
 
-from lake_assets.connections.storage import Folder, Storage
+from lake_assets.connections.storage import Folder, Storage, storage_at
 from lake_assets.errors import ConfigurationError, DiskFull, FileDamaged, LandingError, ServiceError, SumsDisagree
 from lake_assets.landing import formats
 from lake_assets.landing.records import NAME, DataFile, Kind, Record, Tally, check_file_name, file_name
+from lake_assets.settings import Settings
 
 _NO_OFFSETS = (0, -1)
 
@@ -88,6 +89,11 @@ OPEN = "open"
 """The folder of open files."""
 
 _OFFSET_DIGITS = 20
+ZONES = ("a", "b")
+"""The zones of a home."""
+
+PUBLISHED = "published"
+"""The folder of what a zone tells the others of its manifest."""
 
 MARKER = "zone.json"
 """The file of a zone's storage that says which storage it is."""
@@ -205,6 +211,28 @@ class Zone:
             draft.write_text(json.dumps({"zone": self.name, "storage": storage}) + "\n")
             self.storage.put(MARKER, draft)
 
+    def published(self) -> list[str]:
+        """Return the names of the publications, in order; nothing if they cannot be read."""
+        with suppress(OSError, ServiceError):
+            return sorted(stored.name for stored in self.storage.files(PUBLISHED) if stored.name.endswith(".json"))
+        return []
+
+    def publication(self, name: str) -> dict[str, Any] | None:
+        """Return the content of a publication; None if it cannot be read, or not any more."""
+        with suppress(OSError, ServiceError, ValueError), self.storage.open(f"{PUBLISHED}/{name}") as opened:
+            found: dict[str, Any] = json.load(opened)
+            return found
+        return None
+
+    def publish(self, name: str, content: Mapping[str, Any], *, replaces: Iterable[str]) -> None:
+        """Write a publication as a whole, then remove those that it replaces. Raises `DiskFull` or `ServiceError`."""
+        with told_if_full(self.storage.address), TemporaryDirectory() as folder:
+            draft = Path(folder) / name
+            draft.write_text(json.dumps(content, separators=(",", ":")))
+            self.storage.put(f"{PUBLISHED}/{name}", draft)
+        for old in replaces:
+            self.storage.remove(f"{PUBLISHED}/{old}")
+
     def landed_names(self) -> set[str]:
         """Return the names of the landed files in the storage, whether the manifest has them or not."""
         return {stored.name for stored in self.storage.files() if NAME.fullmatch(stored.name)}
@@ -270,6 +298,12 @@ class Zone:
     def drop_open(self, name: str) -> None:
         """Remove an open file. Safe to repeat."""
         self.storage.remove(name)
+
+
+def zone_of(settings: Settings, name: str) -> Zone:
+    """Return a zone of a home, with its storage: a folder or an object store."""
+    scratch = settings.landing_folder / name
+    return Zone(name, storage_at(settings, settings.landing_address(name), scratch=scratch))
 
 
 @dataclass(frozen=True)

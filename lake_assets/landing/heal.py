@@ -110,8 +110,7 @@ class Verification:
 
 
 def verify(
-    manifest: Manifest,
-    zones: Sequence[Zone],
+    writers: Sequence[ZoneWriter],
     *,
     now: datetime,
     deadline: timedelta,
@@ -122,56 +121,59 @@ def verify(
     """Read every live and staged file of zones and return what is wrong.
 
     Args:
-        manifest: The manifest.
-        zones: The zones to verify.
+        writers: Of the zones to verify.
         now: The present time.
         deadline: How long a file may wait for the other zone's file, or lie in its folder before it is added.
         processes: How many processes read at the same time.
         progress: Called after each file.
         beside: What other checks have found; it comes first.
     """
-    by_name = {zone.name: zone for zone in zones}
-    entries = [entry for entry in manifest.entries(stages=CURRENT_STAGES) if entry.file.zone in by_name]
+    by_name = {writer.zone.name: writer for writer in writers}
     findings = list(beside)
-    gone = set()
-    for zone in zones:
-        mismatch = ZoneWriter(zone, manifest).storage_problem()
-        if mismatch is not None:  # its files are not read
-            gone.add(zone.name)
-            findings.append(
-                Finding(zone.name, zone.storage.address, mismatch.problem.rstrip("."), mismatch.remedy, GONE)
-            )
-    readable = [entry for entry in entries if entry.file.zone not in gone]
-    findings += _damaged(manifest, by_name, readable, min(processes, len(readable)), progress)
-    for zone in zones:
-        if zone.name not in gone:
-            findings += _strays(manifest, zone, now - deadline)
+    sound = []
+    for writer in writers:
+        mismatch, zone = writer.storage_problem(), writer.zone
+        if mismatch is None:
+            sound.append(writer)
+        else:  # its files are not read
+            problem, where = mismatch.problem.rstrip("."), zone.storage.address
+            findings.append(Finding(zone.name, where, problem, mismatch.remedy, GONE))
+    entries = [entry for writer in writers for entry in writer.entries(stages=CURRENT_STAGES)]
+    readable = [entry for writer in sound for entry in writer.entries(stages=CURRENT_STAGES)]
+    findings += _damaged(by_name, readable, min(processes, len(readable)), progress)
+    for writer in sound:
+        findings += _strays(writer, now - deadline)
     findings += _differing(entries)
     findings += _overlapping(entries)
-    findings += _unequal_to_their_origin(manifest, entries)
-    findings += _manifest_findings(manifest, by_name)
-    for entry in manifest.overdue(now, deadline):
-        waited = int((now - entry.added_at).total_seconds())
-        problem = (
-            f"({offsets(entry.file)}) has waited {waited} s for the other zone's file: "
-            "that zone lags, or a manifest write was lost"
-        )
-        remedy = "`lake landing run`, in all zones"
-        findings.append(_finding(entry.file, problem, "waits for the other zone's file", remedy))
-    for entry in quarantined(manifest):
-        command = f"`lake landing quarantine release {entry.file.zone} {entry.file.name}`"
-        problem = f"is quarantined: {entry.reason}".rstrip(".")
-        findings.append(
-            _finding(entry.file, problem, "is quarantined", f"{command}, or `discard` instead of `release`")
-        )
-    for stop in Stops(manifest).all():
-        findings.append(Finding(stop.zone, f"{stop.topic} p{stop.partition}", stop.problem, stop.remedy))
+    for writer in writers:
+        findings += _unequal_to_their_origin(writer)
+    for writer in writers:
+        findings += _manifest_findings(writer.manifest)
+    for entry in entries:
+        if entry.overdue(now, deadline):
+            waited = int((now - entry.added_at).total_seconds())
+            problem = (
+                f"({offsets(entry.file)}) has waited {waited} s for the other zone's file: "
+                "that zone lags, or a manifest write was lost"
+            )
+            remedy = "`lake landing run`, in all zones"
+            findings.append(_finding(entry.file, problem, "waits for the other zone's file", remedy))
+    for writer in writers:
+        for entry in writer.entries(stages=ALL_STAGES, verdicts=("quarantined",)):
+            command = f"`lake landing quarantine release {entry.file.zone} {entry.file.name}`"
+            problem = f"is quarantined: {entry.reason}".rstrip(".")
+            findings.append(
+                _finding(entry.file, problem, "is quarantined", f"{command}, or `discard` instead of `release`")
+            )
+        for stop in Stops(writer.manifest).all():
+            if stop.zone == writer.zone.name:
+                findings.append(Finding(stop.zone, f"{stop.topic} p{stop.partition}", stop.problem, stop.remedy))
     files = files_of(readable)
     return Verification(
         files=len(files),
         records=sum(file.count for file in files),
         bytes=sum(file.size for file in files),
-        findings=[found for found in findings if found.zone in by_name or found in beside],
+        findings=findings,
     )
 
 
@@ -185,9 +187,9 @@ def _discard_and_run(file: DataFile) -> str:
 
 
 def _damaged(
-    manifest: Manifest, zones: Mapping[str, Zone], entries: Sequence[Entry], processes: int, progress: Progress
+    writers: Mapping[str, ZoneWriter], entries: Sequence[Entry], processes: int, progress: Progress
 ) -> Iterator[Finding]:
-    stored = [(zones[entry.file.zone], entry.file) for entry in entries]
+    stored = [(writers[entry.file.zone].zone, entry.file) for entry in entries]
     done, all_bytes = 0, sum(entry.file.size for entry in entries)
     with _mapping(processes) as mapped:
         for entry, problem in zip(entries, mapped(_problem, stored), strict=True):
@@ -195,7 +197,7 @@ def _damaged(
             done += file.size
             progress(done, all_bytes)
             # A file that was replaced and swept meanwhile is no finding.
-            if problem and manifest.entry(file.zone, file.name) == entry:
+            if problem and writers[file.zone].entry(file.name) == entry:
                 yield Finding(file.zone, file.name, problem, f"{REPAIR}; or {_discard_and_run(file)}")
 
 
@@ -219,18 +221,18 @@ def _problem(stored: Stored) -> str | None:
     return None if damaged is None else damaged.problem.removeprefix(f"{file.name} ").rstrip(".")
 
 
-def _unnamed(manifest: Manifest, zone: Zone, before: datetime) -> list[str]:
+def _unnamed(writer: ZoneWriter, before: datetime) -> list[str]:
     """Return the files older than a time that the manifest does not name. Younger ones may be about to be added."""
     # The folder is read first: a file that is added in between is then known.
-    names = zone.names(before)
-    known = set(names_of(files_of(manifest.entries(zone.name, stages=ALL_STAGES, verdicts=ALL_VERDICTS))))
+    names = writer.zone.names(before)
+    known = set(names_of(files_of(writer.entries(stages=ALL_STAGES, verdicts=ALL_VERDICTS))))
     return [name for name in names if name not in known]
 
 
-def _strays(manifest: Manifest, zone: Zone, before: datetime) -> Iterator[Finding]:
-    for name in _unnamed(manifest, zone, before):
+def _strays(writer: ZoneWriter, before: datetime) -> Iterator[Finding]:
+    for name in _unnamed(writer, before):
         problem = "is a draft that nobody finished" if name.startswith(DRAFT) else "is not in the manifest"
-        yield Finding(zone.name, name, problem, REPAIR)
+        yield Finding(writer.zone.name, name, problem, REPAIR)
 
 
 def _differing(entries: Iterable[Entry]) -> Iterator[Finding]:
@@ -256,11 +258,11 @@ def _overlapping(entries: Iterable[Entry]) -> Iterator[Finding]:
             yield Finding(zone, shard, overlap.problem.rstrip("."), overlap.remedy, "two files have the same offset")
 
 
-def _unequal_to_their_origin(manifest: Manifest, entries: Iterable[Entry]) -> Iterator[Finding]:
+def _unequal_to_their_origin(writer: ZoneWriter) -> Iterator[Finding]:
     """Yield compacted files whose checksum is not the sum of their origin's, if the manifest has all of the origin."""
-    known = {(file.zone, file.name): file for file in files_of(manifest.entries(stages=ALL_STAGES))}
-    for file in files_of(entries):
-        origin = [known.get((file.zone, name)) for name in file.made_from]
+    known = {file.name: file for file in files_of(writer.entries(stages=ALL_STAGES))}
+    for file in files_of(writer.entries(stages=CURRENT_STAGES)):
+        origin = [known.get(name) for name in file.made_from]
         # With other shards or deletions, it was a reshard or a scrub.
         parts = [part for part in origin if part and (part.shard, part.deletions) == (file.shard, file.deletions)]
         expected = total(part.checksum for part in parts)
@@ -299,23 +301,23 @@ def _rows_of(manifest: Manifest, topic: str) -> _TopicRows:
     return _TopicRows(topic, manifest.entries(topic=topic, stages=ALL_STAGES, verdicts=ALL_VERDICTS))
 
 
-def _manifest_findings(manifest: Manifest, zones: Collection[str]) -> Iterator[Finding]:
-    """Yield what the rows of the manifest contradict, or what they say is missing in zones. Reads no file."""
+def _manifest_findings(manifest: Manifest) -> Iterator[Finding]:
+    """Yield what the rows of the manifest contradict, or what they say is missing in its zone. Reads no file."""
+    zone = manifest.zone
     for file in misfits(manifest):
         yield _finding(file, "is not found by its offsets: rows of the manifest were lost", "", REPAIR)
     for topic in landed_topics(manifest):
         rows = _rows_of(manifest, topic)
         requests = {request.request_id for request in SharedState(manifest).deletions(topic)}
-        for zone in zones:
-            for partition, first, last in lost_dead_letters(manifest, zone, topic):
-                cause = "dead letters are in no file of any zone any more"
-                problem = f"dead letters of p{partition}:[{first}:{last}] are in no file of any zone any more"
-                again = f"`lake landing run --zone {zone}`; if Kafka has forgotten them, `lake landing accept {topic}`"
-                yield Finding(zone, topic, problem, again, cause)
-            own = rows.of_zone(zone)
-            yield from _contradictions(files_of(entry for entry in own if entry.stage != "retired"), requests)
-            yield from _held_twice(files_of(entry for entry in own if entry.stage == "live"))
-            yield from _missing(manifest, rows, zone)
+        for partition, first, last in lost_dead_letters(manifest, zone, topic):
+            cause = "dead letters are in no file of any zone any more"
+            problem = f"dead letters of p{partition}:[{first}:{last}] are in no file of any zone any more"
+            again = f"`lake landing run --zone {zone}`; if Kafka has forgotten them, `lake landing accept {topic}`"
+            yield Finding(zone, topic, problem, again, cause)
+        own = rows.of_zone(zone)
+        yield from _contradictions(files_of(entry for entry in own if entry.stage != "retired"), requests)
+        yield from _held_twice(files_of(entry for entry in own if entry.stage == "live"))
+        yield from _missing(manifest, rows, zone)
 
 
 def _contradictions(files: Iterable[DataFile], requests: Collection[str]) -> Iterator[Finding]:
@@ -419,8 +421,8 @@ def decide(writers: Sequence[ZoneWriter], zone: str, name: str, decision: Decisi
     # Restored first: a file that the manifest calls verified must be in its place.
     writer.zone.restore(name)
     others = writer.manifest.release(zone, name, now=now)
-    for other in others:
-        by_name[other.file.zone].zone.quarantine(other.file.name)
+    for other in writers:
+        other.manifest.refresh()  # the files that differ go to quarantine
     return others
 
 
@@ -466,8 +468,9 @@ def repair(writers: Sequence[ZoneWriter], *, now: datetime, deadline: timedelta)
         now: The present time.
         deadline: Younger drafts and files that the manifest does not name are kept: a process may be writing them.
     """
-    for file in rebuild(writers[0].manifest):
-        yield Repaired(file.zone, file.name, "its rows in the manifest were written again")
+    for writer in writers:
+        if not writer.manifest.is_of_use() and writer.manifest.recover(whole=True):
+            yield Repaired(writer.zone.name, "the manifest", "it was written again from what the zone had published")
     here = []
     for writer in writers:
         problem = writer.storage_problem()
@@ -477,13 +480,15 @@ def repair(writers: Sequence[ZoneWriter], *, now: datetime, deadline: timedelta)
             here.append(writer)
     writers = here
     for writer in writers:
+        for file in rebuild(writer.manifest):
+            yield Repaired(file.zone, file.name, "its rows in the manifest were written again")
         others = [other.zone for other in writers if other is not writer]
         for entry in writer.entries(stages=CURRENT_STAGES):
             if writer.zone.damage(entry.file) is not None and writer.entry(entry.file.name) == entry:
                 yield _restored(writer, others, entry.file)
         for name in writer.zone.drop_drafts(now - deadline):
             yield Repaired(writer.zone.name, name, "the draft was removed")
-        for name in _unnamed(writer.manifest, writer.zone, now - deadline):
+        for name in _unnamed(writer, now - deadline):
             what = "it was put in the folder `quarantine`: the manifest has no place for it"
             if _adopt(writer, name, now=now):
                 what = "it was added to the manifest again"

@@ -20,12 +20,13 @@ from pyiceberg.catalog import Catalog
 from lake_assets.errors import LakeError, ServiceError, ZoneMismatch
 from lake_assets.incremental.declaration import Pipeline
 from lake_assets.incremental.engine.erasures import Erasures, erasure_key
+from lake_assets.landing.files import ZONES, zone_of
 from lake_assets.landing.kafka import HeartbeatSender, existing_partitions, partitions
 from lake_assets.landing.loading import Loaded, Loader
-from lake_assets.landing.manifest import Manifest
+from lake_assets.landing.manifest import Manifest, open_manifest
 from lake_assets.landing.messages import Feed, feeds
 from lake_assets.landing.zone_tailer import READ_AT_ONCE, STARTED, Alarm, ZoneTailer, ignore_alarm, open_tailer
-from lake_assets.landing.zones import ZoneWriter, locked_zone, open_zones
+from lake_assets.landing.zones import ZoneWriter, locked_zone, open_zones, zone_names
 from lake_assets.settings import Settings
 
 OnLoaded = Callable[[Loaded], None]
@@ -75,10 +76,10 @@ class LandingService:
         (writer,) = (writer for writer in self.zones if writer.zone.name == name)
         return writer
 
-    @property
+    @cached_property
     def manifest(self) -> Manifest:
-        """The manifest that the zones share."""
-        return self.zones[0].manifest
+        """The manifest of a zone, which has a copy of what the others have published."""
+        return open_manifest(self.settings)
 
     @property
     def heartbeats(self) -> HeartbeatSender:
@@ -126,7 +127,7 @@ class LandingService:
         return Loader(
             catalog=self.catalog,
             manifest=self.manifest,
-            zones=[writer.zone for writer in self.zones],
+            zones=[zone_of(self.settings, name) for name in ZONES],
             feed=feed,
             partitions=numbers,
             subjects=self.pipeline.subjects,
@@ -149,14 +150,14 @@ class Tailing:
 
     Attributes:
         service: Landing of the home.
-        writers: Of the zones.
+        zones: Their names.
         alarm: As in `ZoneTailer`.
         tailers: The last one of each zone, by its name, with its counts.
         problems: Why a zone is not tailed now.
     """
 
     service: LandingService
-    writers: Sequence[ZoneWriter]
+    zones: Sequence[str]
     alarm: Alarm
     tailers: dict[str, ZoneTailer] = field(default_factory=dict, init=False)
     problems: dict[str, LakeError] = field(default_factory=dict, init=False)
@@ -165,12 +166,13 @@ class Tailing:
 
     def each(self, work: Callable[[ZoneTailer], object]) -> None:
         """Let the tailer of each zone work. Raises what stopped the last zone if none can be tailed."""
-        for writer in self.writers:
-            zone, failed_at = writer.zone.name, self._failed_at.get(writer.zone.name)
+        for zone in self.zones:
+            failed_at = self._failed_at.get(zone)
             if failed_at is not None and self.service.clock() < failed_at + RETRY:
                 continue
             try:
                 if zone not in self._opened:
+                    (writer,) = open_zones(self.service.settings, [zone])
                     self.tailers[zone] = self.service.tailer(writer, alarm=self.alarm)
                     self._opened[zone] = self.tailers[zone].__enter__()
                 work(self.tailers[zone])
@@ -180,7 +182,7 @@ class Tailing:
                 if str(self.problems.get(zone)) != str(error):
                     self.alarm(f"zone {zone}: {error}")
                 self.problems[zone], self._failed_at[zone] = error, self.service.clock()
-                if len(self.problems) == len(self.writers):
+                if len(self.problems) == len(self.zones):
                     raise
             else:
                 self.problems.pop(zone, None)
@@ -208,11 +210,10 @@ def tailing(service: LandingService, zones: Iterable[str], alarm: Alarm = ignore
     """
     partitions(service.servers, [feed.topic for feed in service.feeds])
     with ExitStack() as stack:
-        writers = open_zones(service.settings, zones)
-        for writer in writers:
-            stack.enter_context(locked_zone(service.settings.landing_folder, writer.zone.name))
-        found = Tailing(service, writers, alarm)
-        yield stack.enter_context(found)
+        names = zone_names(zones)
+        for name in names:
+            stack.enter_context(locked_zone(service.settings.landing_folder, name))
+        yield stack.enter_context(Tailing(service, names, alarm))
 
 
 def run_once(
@@ -234,8 +235,8 @@ def run_once(
         The tailers, closed, with their counts.
 
     Raises:
-        ServiceError: The object store of a zone does not answer; the other zone has landed what Kafka has.
-        ZoneMismatch: Likewise, the storage of a zone is gone.
+        ServiceError: The manifest or object store of a zone does not answer; the other zone has landed what Kafka has.
+        ZoneMismatch: Likewise, the storage or manifest of a zone is gone.
     """
     with tailing(service, zones, alarm) as found:
         found.each(ZoneTailer.drain)

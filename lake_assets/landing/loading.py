@@ -337,6 +337,7 @@ def unread_files(
         In order of their zones, shards, versions and names.
     """
     found: dict[tuple[str, str], Entry] = {}
+    manifest.refresh()
     with manifest.engine.connect() as connection:
         for zone in zones:
             for shard in _shards(connection, zone, topic):

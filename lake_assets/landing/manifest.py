@@ -1,25 +1,40 @@
-"""The manifest: the only index of the zones' files, in one transactional store that they share.
+"""The manifest of a zone: the index of its files, a copy of what other zones publish of theirs, and all commands.
 
-The store is SQLite in the data directory by default, or PostgreSQL if configured. Every change first increments the
-version. That locks the version's row until the change is committed or rolled back, so changes run one after the other,
-and each decides on committed state. Readers see a file only after its add. Times are milliseconds since 1970-01-01 UTC,
-as in Kafka. `state` has what the manifest holds beside files.
+Each zone has a manifest in a database of its own: SQLite in the data directory by default, or PostgreSQL if configured.
+Every change first increments the version. That locks the version's row until the change is committed or rolled back, so
+changes run one after the other, and each decides on committed state. Readers see a file only after its add. Times are
+milliseconds since 1970-01-01 UTC, as in Kafka.
+
+After each change, a zone publishes the changed rows in its storage: `published/<incarnation>-<version>.json`, and all
+of its rows once in a while. Whoever looks at a manifest first copies into it what the other zones have published since.
+So zones compare their files without a database that they share: each looks at its own file and at its copy of the other
+one's row, and both come to the same verdict. A zone whose storage cannot be read is known as it was last copied.
+
+What zones must agree on (policies, deletion requests, rounds, epochs, losses, retentions) are commands in one log. Each
+zone copies them into its manifest in the order of the log; of a key, the first one counts. A zone that cannot read the
+log goes on with its copy, and has commands from publications of the other zone, too. A log that is lost is written
+again from a copy. `state` has the meaning of the commands.
 """
 
 from __future__ import annotations
 
+import fcntl
 import json
+import os
+import time
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any, ClassVar, Literal, get_args
+from uuid import uuid4
 
 import sqlalchemy as sa
 
 from lake_assets.base.hours import from_milliseconds, milliseconds
+from lake_assets.connections.storage import Folder
 from lake_assets.errors import (
     ConfigurationError,
     DiskFull,
@@ -33,6 +48,7 @@ from lake_assets.errors import (
     UsageError,
 )
 from lake_assets.errors.described import describe
+from lake_assets.landing.files import ZONES, Zone, zone_of
 from lake_assets.landing.records import (
     NOTHING,
     Checksum,
@@ -62,9 +78,9 @@ CURRENT_STAGES: tuple[Stage, ...] = ("staged", "live")
 READABLE: tuple[Verdict, ...] = ("provisional", "verified")
 """The verdicts of files that are not quarantined."""
 
-FORMAT = 3
-"""Of these tables. A version reads all formats up to its own. Format 2: deletion requests have a cut in offsets, and
-policies say whether the clock of heartbeats counts. Format 3: policies have the limit of idle files themselves."""
+FORMAT = 4
+"""Of these tables. A version reads all formats up to its own. Up to format 3, all zones shared one manifest, and what
+are commands now had tables of their own."""
 
 METADATA = sa.MetaData()
 _LENGTHS = {
@@ -74,24 +90,24 @@ _LENGTHS = {
     "stage": 16,
     "identity": 32,
     "storage": 32,
+    "incarnation": 16,
     "written_by": 40,
     "sum": 64,
     "digest": 64,
-    "id_hash": 64,
-    "topic_id": 64,
-    "request_id": 100,
     "topic": 160,
     "shard": 200,
     "name": 255,
+    "published": 40,
+    "commands_read": 80,
+    "item": 300,
+    "key": 400,
 }
 """Of texts."""
 
 _TYPES: dict[str, sa.types.TypeEngine[Any]] = {
     **{name: sa.String(length) for name, length in _LENGTHS.items()},
-    **dict.fromkeys(("id", "partition", "number", "shards", "hours", "format", "epoch"), sa.Integer()),
-    **dict.fromkeys(("ranges", "deletions", "made_from", "reason", "problem", "remedy"), sa.Text()),
-    **dict.fromkeys(("cut", "groups", "bases", "zones"), sa.Text()),
-    **dict.fromkeys(("by_heartbeats", "for_good"), sa.Boolean()),
+    **dict.fromkeys(("id", "partition", "number", "shards", "format", "epoch"), sa.Integer()),
+    **dict.fromkeys(("ranges", "deletions", "made_from", "reason", "problem", "remedy", "body"), sa.Text()),
 }
 
 
@@ -107,12 +123,21 @@ def _table(name: str, key: str, columns: str = "", optional: str = "", *indexes:
     return sa.Table(name, METADATA, *made, *indexes)
 
 
-HEAD = _table("landing_head", "id", "version")
+HEAD = _table("landing_head", "id", "version", "incarnation commands_read")
+"""One row. incarnation: when the manifest was made, in milliseconds. commands_read: so far the log is copied."""
+
 FORMATS = _table("landing_format", "format", "written_by")
 """The formats that versions have given the manifest. One of an earlier version has no row, and the first format."""
 
-ZONES = _table("landing_zone", "zone", "storage")
-"""The id of the storage of each zone, which the marker in its folder repeats. A zone of an earlier version has none."""
+STORAGES = _table("landing_zone", "zone", "storage", "published")
+"""The id of the storage of a zone, which the marker in its folder repeats; a zone of an earlier version has none. Of
+other zones: the name of the last publication that was copied."""
+
+COMMANDS = _table(
+    "landing_command", "number", "kind key topic body", "", sa.Index("landing_command_key", "kind", "key", unique=True)
+)
+UNPUBLISHED = _table("landing_unpublished", "version item")
+"""What has changed since the last publication: `<table>/<name>` of a file or command, or else `<table>/`."""
 
 FILES = _table(
     "landing_file",
@@ -129,12 +154,7 @@ RANGES = _table(
     "",
     sa.Index("landing_range_place", "zone", "shard", "partition", "last"),
 )
-POLICIES = _table(
-    "landing_policy", "topic partition from_offset", "max_messages max_bytes max_age_ms", "by_heartbeats max_idle_ms"
-)
 IDLE_SPANS = _table("landing_idle_span", "zone topic partition", "first last heartbeat")
-DELETIONS = _table("landing_deletion", "request_id topic", "id_hash sent_through", "cut")
-ROUNDS = _table("landing_round", "shard number", "topic cut groups", "shards")
 DONE = _table("landing_round_done", "zone shard number")
 ENDS = _table("landing_end", "zone topic partition", "begun end")
 """The first offset that a zone has landed, and the offset after the last one, whatever becomes of its files' rows."""
@@ -142,19 +162,29 @@ ENDS = _table("landing_end", "zone topic partition", "begun end")
 DEAD_LETTERS = _table("landing_dead_letters", "zone topic partition first", "last")
 """Where a zone has landed dead letters, whatever becomes of the rows of their files."""
 
-EPOCHS = _table("landing_topic", "topic number", "topic_id bases since reason")
-LOSSES = _table("landing_loss", "topic partition first last", "zones for_good reason accepted_at")
-RETENTIONS = _table("landing_retention", "topic", "hours")
-"""For how many hours Kafka keeps a message after it has landed; topics of earlier versions are not here."""
-
 RETENTION_MARKS = _table("landing_retention_mark", "topic partition at", "epoch end")
 STOPS = _table("landing_stop", "zone topic partition", "problem remedy since")
 
 NOT_SHARDED = 0
 """The stored sharding specification of dead letters."""
 
-_LATER_COLUMNS = (DELETIONS.c.cut, POLICIES.c.by_heartbeats, POLICIES.c.max_idle_ms)
-"""Those that tables of earlier formats lack."""
+PUBLISHED = (IDLE_SPANS, DONE, ENDS, DEAD_LETTERS, STOPS)
+"""Of these, a publication has all rows of the zone, if one has changed."""
+
+KEYS = {
+    "policy": ("topic", "partition", "from_offset"),
+    "deletion": ("topic", "request_id"),
+    "round": ("shard", "number"),
+    "topic": ("topic", "number"),
+    "loss": ("topic", "partition", "first", "last"),
+    "retention": ("topic", "id"),
+    "horizon": ("topic", "partition"),
+}
+"""Kind of command → the fields of its key. Of commands with one key, the first one counts; of horizons, the farthest.
+
+No file begins at or beyond the horizon of its partition. So a policy that comes after it in the log begins there, if
+not later: whoever lands beyond it has read a later horizon, and the policy before that.
+"""
 
 _IDLE_POLICIES = "landing_policy_idle"
 """A table of earlier formats: the limit of idle files of some policies."""
@@ -163,8 +193,29 @@ _LOCKS = {"sqlite": "BEGIN IMMEDIATE", "postgresql": "SELECT pg_advisory_xact_lo
 """By store: the statement after which other processes wait with creating tables until the transaction has ended."""
 
 
-def create_tables(engine: sa.Engine) -> None:
-    """Create the missing tables, and the rows that each manifest has.
+@dataclass(frozen=True)
+class Command:
+    """Something that all zones must agree on. body: JSON values, with the fields of the key of its kind."""
+
+    kind: str
+    topic: str
+    body: Mapping[str, Any]
+
+    @property
+    def key(self) -> str:
+        """Of commands of a kind with one key, the first one in the log counts."""
+        return "/".join(str(self.body.get(name, "")) for name in KEYS[self.kind])
+
+    def __str__(self) -> str:
+        return json.dumps({"kind": self.kind, "topic": self.topic, "body": self.body}, sort_keys=True)
+
+
+def create_tables(engine: sa.Engine, others: Sequence[sa.Engine] = ()) -> bool:
+    """Create the missing tables, and the rows that each manifest has; return whether the manifest was shared before.
+
+    Args:
+        engine: Of the manifest.
+        others: Of the manifests of the other zones. If zones have shared this one, each of them gets all that it has.
 
     Raises:
         StoredByNewerVersion: A later version has changed the tables.
@@ -177,27 +228,146 @@ def create_tables(engine: sa.Engine) -> None:
         manifest = f"The manifest {engine.url.render_as_string()}"
         raise StoredByNewerVersion(manifest, found=found.format, readable=FORMAT, written_by=found.written_by)
     if found is not None and found.format == FORMAT and METADATA.tables.keys() <= tables:
-        return  # columns and rows were written together with the format
+        return False  # columns and rows were written together with the format
     with engine.begin() as connection:
         connection.exec_driver_sql(_LOCKS[connection.dialect.name])
+        tables = set(sa.inspect(connection).get_table_names())
+        was_shared = HEAD.name in tables and COMMANDS.name not in tables
         METADATA.create_all(connection)
-        existing = sa.inspect(connection)
-        for column in _LATER_COLUMNS:
-            table = column.table.name
-            if column.name not in {each["name"] for each in existing.get_columns(table)}:
-                kind = column.type.compile(connection.dialect)
-                connection.exec_driver_sql(f"ALTER TABLE {table} ADD COLUMN {column.name} {kind}")
-        if existing.has_table(_IDLE_POLICIES):
-            place = " AND ".join(
-                f"idle.{name} = landing_policy.{name}" for name in ("topic", "partition", "from_offset")
-            )
-            limit = f"SELECT max_idle_ms FROM {_IDLE_POLICIES} idle WHERE {place}"
-            connection.exec_driver_sql(f"UPDATE landing_policy SET max_idle_ms = ({limit})")
-            connection.exec_driver_sql(f"DROP TABLE {_IDLE_POLICIES}")
-        if connection.execute(sa.select(HEAD)).first() is None:
+        if was_shared:
+            existing = sa.inspect(connection)
+            for column in (HEAD.c.incarnation, HEAD.c.commands_read, STORAGES.c.published):
+                table = column.table.name
+                if column.name not in {each["name"] for each in existing.get_columns(table)}:
+                    kind = column.type.compile(connection.dialect)
+                    connection.exec_driver_sql(f"ALTER TABLE {table} ADD COLUMN {column.name} {kind}")
+            _insert_commands(connection, _commands_of_tables(connection, tables))
+        elif connection.execute(sa.select(HEAD)).first() is None:
             connection.execute(sa.insert(HEAD).values(id=1, version=0))
+        connection.execute(sa.update(HEAD).where(HEAD.c.incarnation.is_(None)).values(incarnation=_incarnation()))
         if connection.execute(sa.select(FORMATS).filter_by(format=FORMAT)).first() is None:
             connection.execute(sa.insert(FORMATS).values(format=FORMAT, written_by=__version__))
+        for other in others if was_shared else ():
+            _copy_all(connection, other)
+    return was_shared
+
+
+def _incarnation() -> str:
+    return f"{int(time.time() * 1000):013}"
+
+
+def _commands_of_tables(connection: sa.Connection, tables: Collection[str]) -> Iterator[Command]:
+    """Yield the commands of tables of earlier formats, and drop these."""
+    idle = {}
+    if _IDLE_POLICIES in tables:
+        place = "topic", "partition", "from_offset"
+        for row in connection.execute(sa.text(f"SELECT * FROM {_IDLE_POLICIES}")).mappings():
+            idle[tuple(row[name] for name in place)] = row["max_idle_ms"]
+        connection.exec_driver_sql(f"DROP TABLE {_IDLE_POLICIES}")
+    for kind, key in KEYS.items():
+        table = f"landing_{kind}"
+        if table not in tables:
+            continue
+        bodies = [dict(row) for row in connection.execute(sa.text(f"SELECT * FROM {table}")).mappings()]
+        for body in sorted(bodies, key=lambda body: [body.get(name, "") for name in key]):
+            if idle and kind == "policy":
+                body["max_idle_ms"] = idle.get((body["topic"], body["partition"], body["from_offset"]))
+            yield Command(kind, body["topic"], body)
+        connection.exec_driver_sql(f"DROP TABLE {table}")
+
+
+def _copy_all(connection: sa.Connection, other: sa.Engine) -> None:
+    """Write all that a manifest has to another one, in place of what that has."""
+    create_tables(other)
+    with other.begin() as written:
+        for table in METADATA.sorted_tables:
+            rows = [dict(row) for row in connection.execute(sa.select(table)).mappings()]
+            written.execute(sa.delete(table))
+            if rows:
+                written.execute(sa.insert(table), rows)
+
+
+_ALL_COMMANDS = sa.select(COMMANDS).order_by(COMMANDS.c.number)
+
+
+def _command_of(row: sa.Row[Any]) -> Command:
+    return Command(row.kind, row.topic, json.loads(row.body))
+
+
+def _insert_commands(connection: sa.Connection, commands: Iterable[Command]) -> list[int]:
+    """Insert the commands whose keys are not known yet, in this order; return their numbers."""
+    last = connection.execute(sa.select(sa.func.max(COMMANDS.c.number))).scalar() or 0
+    made = []
+    for command in commands:
+        place, body = {"kind": command.kind, "key": command.key}, command.body
+        known = connection.execute(sa.select(COMMANDS).filter_by(**place)).first()
+        if known is not None and (command.kind != "horizon" or json.loads(known.body)["to"] >= body["to"]):
+            continue
+        if known is not None:
+            connection.execute(sa.update(COMMANDS).filter_by(**place).values(body=json.dumps(body, sort_keys=True)))
+            made.append(known.number)
+            continue
+        if command.kind == "policy" and "begins" not in body:
+            horizons = commands_of(connection, "horizon", command.topic)
+            farthest = max((each["to"] for each in horizons if each["partition"] == body["partition"]), default=0)
+            body = {**body, "begins": max(body["from_offset"], farthest)}
+        last += 1
+        values = {**place, "number": last, "topic": command.topic, "body": json.dumps(body, sort_keys=True)}
+        connection.execute(sa.insert(COMMANDS).values(values))
+        made.append(last)
+        if command.kind == "topic" and command.body["number"] > 1:  # they are of the former topic
+            connection.execute(sa.delete(IDLE_SPANS).filter_by(topic=command.topic))
+    return made
+
+
+def commands_of(connection: sa.Connection, kind: str, topic: str | None = None) -> list[dict[str, Any]]:
+    """Return the bodies of commands of a kind, of a topic or (None) of all, in the order of the log."""
+    query = sa.select(COMMANDS.c.body).filter_by(kind=kind, **({"topic": topic} if topic else {}))
+    return [json.loads(body) for body in connection.execute(query.order_by(COMMANDS.c.number)).scalars()]
+
+
+@dataclass(frozen=True)
+class CommandLog:
+    """The log of commands, in a file: its id, then a command a line. A place in it is `<id>:<bytes before it>`."""
+
+    path: Path
+
+    def end(self) -> str:
+        """Return the place after the last command; empty if there is no log."""
+        try:
+            with self.path.open("rb") as log:
+                return f"{log.readline().decode().strip()}:{os.fstat(log.fileno()).st_size}"
+        except FileNotFoundError:
+            return ""
+
+    def append(self, commands: Iterable[Command], *, at: str | None = None) -> None:
+        """Write commands at the end. at: do nothing if that is not here any more."""
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        with self.path.open("a+b") as log:
+            fcntl.flock(log, fcntl.LOCK_EX)
+            if os.fstat(log.fileno()).st_size == 0:
+                log.write(f"{uuid4().hex}\n".encode())
+            elif at not in (None, self.end()):
+                return
+            whole = self.path.read_bytes().rfind(b"\n") + 1
+            if whole:  # a process that died may have left a part of a line
+                log.truncate(whole)
+            log.write("".join(f"{command}\n" for command in commands).encode())
+            log.flush()
+            os.fsync(log.fileno())
+
+    def read(self, after: str = "") -> tuple[list[Command], str]:
+        """Return the commands after a place, and the place after them. Of another log, or without a place: all."""
+        name, _, size = self.end().partition(":")
+        if not size:
+            return [], ""
+        of, _, before = after.partition(":")
+        begin = int(before) if of == name else len(name) + 1
+        with self.path.open("rb") as log:
+            log.seek(begin)
+            text = log.read()
+        whole = text[: text.rfind(b"\n") + 1]
+        return [Command(**json.loads(line)) for line in whole.splitlines()], f"{name}:{begin + len(whole)}"
 
 
 @dataclass(frozen=True)
@@ -260,31 +430,23 @@ def range_rows_of(file: DataFile) -> list[dict[str, Any]]:
     return [{**same, "partition": p, "first": first, "last": last} for p, (first, last) in file.ranges.items()]
 
 
-def entry_of(row: sa.Row[Any]) -> Entry:
+def entry_of(row: sa.Row[Any] | Mapping[str, Any]) -> Entry:
     """Return the entry of a row of `landing_file`."""
-    retired_at = row.retired_at
-    count = row._mapping["count"]  # a row is a tuple, which has a method of this name
+    found = row._mapping if isinstance(row, sa.Row) else row
+    retired_at = found["retired_at"]
+    same = ("name", "size", "shard", "count", "zone", "kind", "digest")
     file = DataFile(
-        name=row.name,
-        size=row.size,
-        shard=row.shard,
-        ranges=ranges_from_json(json.loads(row.ranges)),
-        deletions=frozenset(json.loads(row.deletions)),
-        count=count,
-        checksum=Checksum(count, int(row.sum, 16)),
-        zone=row.zone,
-        kind=row.kind,
-        made_from=tuple(json.loads(row.made_from)),
-        digest=row.digest,
+        **{name: found[name] for name in same},
+        ranges=ranges_from_json(json.loads(found["ranges"])),
+        deletions=frozenset(json.loads(found["deletions"])),
+        checksum=Checksum(found["count"], int(found["sum"], 16)),
+        made_from=tuple(json.loads(found["made_from"])),
     )
     return Entry(
         file=file,
-        verdict=row.verdict,
-        stage=row.stage,
-        version=row.version,
-        added_at=from_milliseconds(row.added_at),
+        **{name: found[name] for name in ("verdict", "stage", "version", "reason")},
+        added_at=from_milliseconds(found["added_at"]),
         retired_at=None if retired_at is None else from_milliseconds(retired_at),
-        reason=row.reason,
     )
 
 
@@ -343,15 +505,14 @@ class FileRows:
     def require_known(self, file: DataFile) -> None:
         """Raise `LandingError` if the file's sharding specification or a deletion request of it is not recorded."""
         shard = parse_shard(file.shard)
-        if shard.of > 1:
-            query = sa.select(ROUNDS.c.shards).filter_by(topic=shard.topic, shards=shard.of)
-            if self._connection.execute(query).first() is None:
-                raise LandingError(
-                    f"{file.name} is of {shard}, but {shard.topic} was never resharded to {shard.of} shards.",
-                    remedy=f"Run `lake landing reshard {shard.topic} {shard.of}` first.",
-                )
-        requested = self._connection.execute(sa.select(DELETIONS.c.request_id).filter_by(topic=shard.topic)).scalars()
-        unknown = file.deletions.difference(requested)
+        rounds = commands_of(self._connection, "round", shard.topic) if shard.of > 1 else []
+        if shard.of > 1 and shard.of not in {found["shards"] for found in rounds}:
+            raise LandingError(
+                f"{file.name} is of {shard}, but {shard.topic} was never resharded to {shard.of} shards.",
+                remedy=f"Run `lake landing reshard {shard.topic} {shard.of}` first.",
+            )
+        requested = commands_of(self._connection, "deletion", shard.topic) if file.deletions else []
+        unknown = file.deletions.difference(found["request_id"] for found in requested)
         if unknown:
             raise LandingError(
                 f"{file.name} was scrubbed for {', '.join(sorted(unknown))}, which nobody requested of {shard.topic}.",
@@ -424,13 +585,7 @@ class FileRows:
         self.remove(file.zone, file.name)
         for other in others:
             if compare(file, other.file) == "corrupt":
-                differ = FilesDiffer(
-                    file.name,
-                    offsets(file),
-                    found=str(file.checksum),
-                    expected=str(other.file.checksum),
-                    zone=other.file.zone,
-                )
+                differ = _differ(entry, other)
                 self.insert(replace(entry, verdict="quarantined", reason=differ.problem))
                 return differ
         verdict: Verdict = "verified" if others else "provisional"
@@ -439,16 +594,51 @@ class FileRows:
             self.change(other.file.zone, other.file.name, verdict="verified")
         return verdict
 
+    def copy(self, entry: Entry, own: str) -> str | None:
+        """Insert a file as another zone has published it, in place of its row; compare it with that of the own zone.
+
+        Both zones come to the same verdicts: equal files are verified. Of two that differ, the later one goes to
+        quarantine, or the other one if the zone of the later one has verified it, which it does by a release.
+
+        Returns:
+            The name of the own file if it went to quarantine.
+        """
+        file, known = entry.file, self.find(entry.file.zone, entry.file.name)
+        self.remove(file.zone, file.name)
+        aside = None
+        if entry.verdict != "quarantined":
+            for other in self.comparable(file):
+                if other.file.zone != own:
+                    continue
+                if compare(file, other.file) == "match":
+                    entry = replace(entry, verdict="verified")
+                    if other.verdict != "verified":
+                        self.change(own, other.file.name, verdict="verified")
+                elif entry.verdict == "verified":  # of two verified ones, one manifest is wrong, unless it was released
+                    if other.verdict != "verified" or (known is not None and known.verdict == "quarantined"):
+                        reason = f"{file.name} of zone {file.zone}, which differs, was released"
+                        self.change(own, other.file.name, verdict="quarantined", reason=reason)
+                        aside = other.file.name
+                elif other.verdict != "verified" and (other.added_at, own) > (entry.added_at, file.zone):
+                    self.change(own, other.file.name, verdict="quarantined", reason=_differ(other, entry).problem)
+                    aside = other.file.name
+                else:
+                    entry = replace(entry, verdict="quarantined", reason=_differ(entry, other).problem)
+        self.insert(entry)
+        return aside
+
     def insert(self, entry: Entry) -> None:
         """Insert a file and its ranges."""
         self._connection.execute(sa.insert(FILES).values(row_of(entry)))
         self._connection.execute(sa.insert(RANGES), range_rows_of(entry.file))
+        mark_changed(self._connection, FILES, entry.file.zone, entry.file.name)
         if entry.verdict != "quarantined":
             self._raise_ends(entry.file)
 
     def lower_ends(self, file: DataFile) -> None:
         """Let the landed ends of a file's partitions follow from the files that are left, after it was discarded."""
         topic = parse_shard(file.shard).topic
+        mark_changed(self._connection, DEAD_LETTERS if file.holds_dead_letters else ENDS, file.zone)
         for partition, (first, _) in file.ranges.items():
             place = {"zone": file.zone, "topic": topic, "partition": partition}
             if file.holds_dead_letters:
@@ -467,6 +657,7 @@ class FileRows:
 
     def _raise_ends(self, file: DataFile) -> None:
         shard = parse_shard(file.shard)
+        mark_changed(self._connection, DEAD_LETTERS if shard.dead_letters else ENDS, file.zone)
         for partition, (first, last) in file.ranges.items():
             place = {"zone": file.zone, "topic": shard.topic, "partition": partition}
             if shard.dead_letters:
@@ -485,6 +676,7 @@ class FileRows:
         """Delete a file and its ranges; does nothing if the manifest does not have it."""
         for table in (FILES, RANGES):
             self._connection.execute(sa.delete(table).filter_by(zone=zone, name=name))
+        mark_changed(self._connection, FILES, zone, name)
 
     def retire(self, zone: str, names: Iterable[str], now: datetime) -> None:
         """Mark files as replaced."""
@@ -494,6 +686,18 @@ class FileRows:
     def change(self, zone: str, name: str, **values: object) -> None:
         """Set columns of a file."""
         self._connection.execute(sa.update(FILES).filter_by(zone=zone, name=name).values(values))
+        mark_changed(self._connection, FILES, zone, name)
+
+
+def _differ(entry: Entry, other: Entry) -> FilesDiffer:
+    file, expected = entry.file, other.file
+    sums = {"found": str(file.checksum), "expected": str(expected.checksum)}
+    return FilesDiffer(file.name, offsets(file), **sums, zone=expected.zone)
+
+
+def mark_changed(connection: sa.Connection, table: sa.Table, zone: str, name: str = "") -> None:
+    """Have the next publication of a zone contain a file, or all rows of another table."""
+    connection.info.setdefault("marks", set()).add((zone, f"{table.name}/{name}"))
 
 
 SAME_FILE = (FILES.c.zone == RANGES.c.zone) & (FILES.c.name == RANGES.c.name)
@@ -505,6 +709,7 @@ def finish_round(connection: sa.Connection, zone: str, shard: str, number: int) 
     done = {"zone": zone, "shard": shard, "number": number}
     if connection.execute(sa.select(DONE).filter_by(**done)).first() is None:
         connection.execute(sa.insert(DONE).values(done))
+        mark_changed(connection, DONE, zone)
 
 
 def validate_file(file: DataFile) -> None:
@@ -560,76 +765,348 @@ _NO_SPACE = ("disk is full", "No space left")
 """Words of the errors of SQLite and of PostgreSQL."""
 
 
-def has_landed(settings: Settings) -> bool:
-    """Return whether a manifest may exist.
+_LOOKS_APART = 0.5
+"""Seconds between two looks at what another zone has published in an object store."""
+
+MOST_PUBLISHED = 100
+"""So many publications of changes are kept; the next one has all rows, and replaces them."""
+
+
+def _address(settings: Settings, zone: str) -> sa.URL:
+    """Return the address of the manifest of a zone. The first zone goes on in what all zones shared before.
+
+    The address that is set may have `{zone}` in it. Otherwise the other zones have a file beside it, in SQLite, or a
+    schema of their own.
+    """
+    address = sa.make_url(settings.landing_manifest_address.replace("{zone}", zone))
+    if "{zone}" in settings.landing_manifest_address or zone == ZONES[0]:
+        return address
+    if address.get_backend_name() == "sqlite":
+        path = Path(str(address.database))
+        return address.set(database=str(path.with_name(f"{path.stem}-{zone}{path.suffix}")))
+    options = str(address.query.get("options", ""))
+    return address.update_query_dict({"options": f"{options} -csearch_path=landing_{zone}".strip()})
+
+
+def has_landed(settings: Settings, zone: str | None = None) -> bool:
+    """Return whether the manifest of a zone or (None) of any may exist.
 
     If it returns False, nothing ever landed in the data directory, and opening the manifest would create it.
     """
-    address = sa.make_url(settings.landing_manifest_address)
-    return address.get_backend_name() != "sqlite" or Path(str(address.database)).exists()
+    addresses = [_address(settings, name) for name in ([zone] if zone else ZONES)]
+    return any(each.get_backend_name() != "sqlite" or Path(str(each.database)).exists() for each in addresses)
 
 
-def _engine_options(address: sa.URL) -> dict[str, Any]:
+def _engine_of(settings: Settings, zone: str) -> sa.Engine:
+    address = _address(settings, zone)
     if address.get_backend_name() == "sqlite":
-        return {"connect_args": {"timeout": LOCK_SECONDS}}
-    if address.get_backend_name() == "postgresql":
-        return {"isolation_level": "READ COMMITTED"}  # its default, unless the role or the server has another one
-    raise ConfigurationError(
-        f"The manifest cannot be kept in {address.get_backend_name()}.",
-        remedy="Set LAKE_LANDING_MANIFEST_URI to an address of PostgreSQL or SQLite: postgresql+psycopg2://...",
-    )
+        Path(str(address.database)).parent.mkdir(parents=True, exist_ok=True)
+        return sa.create_engine(address, pool_pre_ping=True, connect_args={"timeout": LOCK_SECONDS})
+    if address.get_backend_name() != "postgresql":
+        raise ConfigurationError(
+            f"The manifest cannot be kept in {address.get_backend_name()}.",
+            remedy="Set LAKE_LANDING_MANIFEST_URI to an address of PostgreSQL or SQLite: postgresql+psycopg2://...",
+        )
+    # READ COMMITTED is its default, unless the role or the server has another one.
+    engine = sa.create_engine(address, pool_pre_ping=True, isolation_level="READ COMMITTED")
+    if "{zone}" not in settings.landing_manifest_address and zone != ZONES[0]:
+        with engine.begin() as connection:
+            connection.exec_driver_sql(_LOCKS["postgresql"])
+            connection.exec_driver_sql(f"CREATE SCHEMA IF NOT EXISTS landing_{zone}")
+    return engine
 
 
-def open_manifest(settings: Settings) -> Manifest:
-    """Open the manifest of a home and create its tables if they are missing.
+def open_manifest(settings: Settings, zone: str | None = None) -> Manifest:
+    """Open the manifest of a zone and create its tables if they are missing.
+
+    What zones of an earlier version shared is divided first.
+
+    Args:
+        settings: Of the home.
+        zone: The zone. None: the first one whose manifest can be read. It has a copy of what the others have published.
 
     Raises:
         ConfigurationError: The address is not one of SQLite or PostgreSQL.
         ServiceError: The store cannot be reached.
         StoredByNewerVersion: A later version has changed its tables.
     """
-    address = sa.make_url(settings.landing_manifest_address)
-    options = _engine_options(address)
-    if address.get_backend_name() == "sqlite":
-        Path(str(address.database)).parent.mkdir(parents=True, exist_ok=True)
+    if zone is None:
+        return _any_manifest(settings)
+    address = _address(settings, zone)
     try:
-        manifest = Manifest(sa.create_engine(address, pool_pre_ping=True, **options))
-        create_tables(manifest.engine)
+        engine = _engine_of(settings, zone)
+        if not sa.inspect(engine).has_table(COMMANDS.name) and has_landed(settings, ZONES[0]):
+            divide(settings)
+        create_tables(engine)
     except sa.exc.DBAPIError as error:
-        found = describe(error)
-        raise ServiceError(
-            f"The manifest {address.render_as_string(hide_password=True)} cannot be opened. {found.problem}",
-            remedy=found.remedy,
-        ) from error
+        raise _unreachable(address, error) from error
+    sa.event.listen(engine, "handle_error", _tell)
+    zones = [zone_of(settings, name) for name in ZONES]
+    own = zones.pop(ZONES.index(zone))
+    manifest = Manifest(engine, own, zones, CommandLog(settings.landing_folder / "commands.jsonl"))
+    manifest.recover()
     return manifest
 
 
-class Manifest:
-    """Reads and changes the manifest. Each method that changes it is one transaction."""
+def _unreachable(address: sa.URL, error: BaseException) -> ServiceError:
+    found = describe(error)
+    what = f"The manifest {address.render_as_string(hide_password=True)} cannot be opened. {found.problem}"
+    return ServiceError(what, remedy=found.remedy)
 
-    def __init__(self, engine: sa.Engine) -> None:
+
+def _tell(context: sa.ExceptionContext) -> None:
+    """Raise what a person and another zone can go on with: the store has no space, or does not answer any more."""
+    error = context.sqlalchemy_exception
+    if isinstance(error, sa.exc.OperationalError) and context.engine is not None:
+        reason = str(error.orig)
+        if any(words in reason for words in _NO_SPACE):
+            raise DiskFull(f"The manifest {context.engine.url.render_as_string()}", reason) from error
+        raise _unreachable(context.engine.url, error) from error
+
+
+def divide(settings: Settings) -> bool:
+    """Make one manifest for each zone of the one that zones of an earlier version shared; return whether there was one.
+
+    If it dies, another call finishes it: the manifest counts as shared until the others have all that it has.
+    """
+    if not has_landed(settings, ZONES[0]):
+        return False
+    first = _engine_of(settings, ZONES[0])
+    tables = set(sa.inspect(first).get_table_names())
+    if HEAD.name not in tables or COMMANDS.name in tables:
+        return False
+    return create_tables(first, [_engine_of(settings, zone) for zone in ZONES[1:]])
+
+
+def _any_manifest(settings: Settings) -> Manifest:
+    opened: list[Manifest] = []
+    for zone in [zone for zone in ZONES if has_landed(settings, zone)] or ZONES[:1]:
+        try:
+            opened.append(open_manifest(settings, zone))
+        except ServiceError as found:
+            error = found
+        else:
+            if opened[-1].is_of_use():
+                return opened[-1]
+    if not opened:
+        raise error
+    return opened[0]
+
+
+class Manifest:
+    """Reads and changes the manifest of a zone. Each method that changes it is one transaction.
+
+    Attributes:
+        zone: The name of the zone.
+        published_here: Number of publications of all zones by this process: after each, it looks at once.
+    """
+
+    published_here: ClassVar[int] = 0
+
+    def __init__(self, engine: sa.Engine, storage: Zone, peers: Sequence[Zone], log: CommandLog) -> None:
         self.engine = engine
+        self.zone = storage.name
+        self._storage = storage
+        self._peers = peers
+        self._log = log
+        self._log_read: str | None = None
+        self._seen: dict[str, str] = {}
+        self._looks: dict[str, tuple[float, int]] = {}
 
     @contextmanager
     def change(self) -> Iterator[tuple[sa.Connection, int]]:
         """Begin a transaction that excludes other changes; yield its connection and the version that it makes.
 
+        It begins with what others have published, and what it changes is published.
+
         Raises:
             DiskFull: There is no space for the change; nothing is changed.
         """
+        self.refresh()
+        with self._transaction() as begun:
+            yield begun
+        self._publish()
+
+    @contextmanager
+    def _transaction(self) -> Iterator[tuple[sa.Connection, int]]:
+        with self.engine.begin() as connection:
+            connection.execute(sa.update(HEAD).values(version=HEAD.c.version + 1))
+            version = connection.execute(sa.select(HEAD.c.version)).scalar_one()
+            connection.info["marks"] = set()
+            yield connection, version
+            items = [item for zone, item in connection.info["marks"] if zone == self.zone]
+            if items:
+                connection.execute(sa.insert(UNPUBLISHED), [{"version": version, "item": item} for item in items])
+
+    def refresh(self) -> None:
+        """Copy what other zones have published, and the commands of the log, since the last call."""
+        if self._log.end() != self._log_read:
+            self._copy_commands()
+        for peer in self._peers:
+            if not isinstance(peer.storage, Folder):  # each look is a request
+                looked_at, counted = self._looks.get(peer.name, (0.0, -1))
+                if counted == Manifest.published_here and time.monotonic() < looked_at + _LOOKS_APART:
+                    continue
+                self._looks[peer.name] = time.monotonic(), Manifest.published_here
+            names, seen = peer.published(), self._seen.get(peer.name, "")
+            if names and names[-1] != seen:
+                self._copy(peer, names)
+
+    def issue(self, *commands: Command) -> None:
+        """Write commands to the log, and copy it. Of commands with one key, the first one counts."""
+        self.refresh()
+        self._log.append(commands)
+        self.refresh()
+
+    def commands(self, kind: str, topic: str | None = None) -> list[dict[str, Any]]:
+        """Return the bodies of commands of a kind, of a topic or (None) of all, in the order of the log."""
+        self.refresh()
+        with self.engine.connect() as connection:
+            return commands_of(connection, kind, topic)
+
+    def command_counts(self) -> dict[str, int]:
+        """Return the number of commands of each kind."""
+        return dict(sorted(Counter(row.kind for row in self.rows(sa.select(COMMANDS.c.kind))).items()))
+
+    def _copy_commands(self) -> None:
+        with self.engine.connect() as connection:
+            before = connection.execute(sa.select(HEAD.c.commands_read)).scalar() or ""
+            is_lost = self._log.end().partition(":")[0] != before.partition(":")[0]  # or there was none yet
+            own = list(map(_command_of, connection.execute(_ALL_COMMANDS))) if is_lost else []
+        if own:
+            found, end = self._log.read()
+            known = set(map(str, found))
+            self._log.append((each for each in own if str(each) not in known), at=end)
+        found, self._log_read = self._log.read(before)
+        if self._log_read != before:
+            with self._transaction() as (connection, _):
+                for number in _insert_commands(connection, found):
+                    mark_changed(connection, COMMANDS, self.zone, str(number))
+                connection.execute(sa.update(HEAD).values(commands_read=self._log_read))
+            self._publish()
+
+    def _copy(self, peer: Zone, names: Sequence[str]) -> None:
+        """Copy publications of another zone, or of the own one into a manifest that has lost them."""
+        self._seen[peer.name] = names[-1]
+        query, aside = sa.select(STORAGES).filter_by(zone=peer.name), []
+        with self.engine.connect() as connection:
+            row = connection.execute(query).first()
+        if row is not None and row.published == names[-1]:
+            return  # another process of the zone was faster
+        with self._transaction() as (connection, _):
+            row = connection.execute(query).first()
+            copied = (row.published if row else None) or ""
+            if names[-1] < copied:
+                names = peer.published()  # another process was faster, or the zone was restored from a backup
+                copied = copied if not names or names[-1] >= copied else ""
+            rows = FileRows(connection)
+            for name in names:
+                if name <= copied:
+                    continue
+                found = peer.publication(name)
+                if found is None:  # it is damaged, or was replaced by one that has all
+                    break
+                copied = name
+                if found["whole"]:
+                    known = connection.execute(sa.select(FILES.c.name).filter_by(zone=peer.name)).scalars()
+                    found["files"] |= dict.fromkeys(set(known).difference(found["files"]))
+                for name_of_file, file in found["files"].items():
+                    if file is None:
+                        rows.remove(peer.name, name_of_file)
+                    elif moved := rows.copy(entry_of(file), self.zone):
+                        aside.append(moved)
+                for table in PUBLISHED:
+                    if table.name in found["tables"]:
+                        connection.execute(sa.delete(table).filter_by(zone=peer.name))
+                        if found["tables"][table.name]:
+                            connection.execute(sa.insert(table), found["tables"][table.name])
+                for number in _insert_commands(connection, (Command(**each) for each in found["commands"])):
+                    mark_changed(connection, COMMANDS, self.zone, str(number))
+            connection.execute(sa.delete(STORAGES).filter_by(zone=peer.name))
+            storage = (row.storage if row else "") or (peer.storage_id() or "" if peer.name == self.zone else "")
+            connection.execute(sa.insert(STORAGES).values(zone=peer.name, storage=storage, published=copied))
+        for name in aside:
+            self._storage.quarantine(name)
+        self._publish()
+
+    def _publish(self) -> None:
+        """Publish what has changed, in the storage of the zone, if it is there."""
+        with self.engine.connect() as connection:
+            head = connection.execute(sa.select(HEAD)).one()
+            due = sa.select(UNPUBLISHED.c.item).where(UNPUBLISHED.c.version <= head.version).distinct()
+            items = list(connection.execute(due).scalars())
+            recorded = connection.execute(sa.select(STORAGES.c.storage).filter_by(zone=self.zone)).scalar()
+            try:
+                is_there = bool(items and recorded) and self._storage.storage_id() == recorded
+            except ServiceError:
+                is_there = False
+            if not is_there:
+                return  # what has changed is published with a later change
+            before = self._storage.published()
+            is_whole = max(len(before), len(items) // 10) >= MOST_PUBLISHED
+            is_whole = is_whole or not any(name.startswith(head.incarnation) for name in before)
+            found = self._content(connection, items, is_whole=is_whole)
+        name = f"{head.incarnation}-{head.version:012}.json"
         try:
-            with self.engine.begin() as connection:
-                connection.execute(sa.update(HEAD).values(version=HEAD.c.version + 1))
-                version = connection.execute(sa.select(HEAD.c.version)).scalar_one()
-                yield connection, version
-        except sa.exc.OperationalError as error:
-            reason = str(error.orig)
-            if any(words in reason for words in _NO_SPACE):
-                raise DiskFull(f"The manifest {self.engine.url.render_as_string()}", reason) from error
-            raise
+            self._storage.publish(name, found, replaces=before if is_whole else ())
+        except ServiceError:
+            return
+        Manifest.published_here += 1
+        with self.engine.begin() as connection:
+            connection.execute(sa.delete(UNPUBLISHED).where(UNPUBLISHED.c.version <= head.version))
+
+    def _content(self, connection: sa.Connection, items: Iterable[str], *, is_whole: bool) -> dict[str, Any]:
+        marked: dict[str, list[str]] = {}
+        for item in items:
+            table, name = item.split("/", 1)
+            marked.setdefault(table, []).append(name)
+        files: dict[str, Any] = {} if is_whole else dict.fromkeys(marked.get(FILES.name, ()))
+        query = sa.select(FILES).filter_by(zone=self.zone).order_by(FILES.c.version, FILES.c.name)
+        for row in connection.execute(query if is_whole else query.where(FILES.c.name.in_(files))).mappings():
+            files[row["name"]] = dict(row)
+        tables = {}
+        for each in PUBLISHED:
+            if is_whole or each.name in marked:
+                rows = connection.execute(sa.select(each).filter_by(zone=self.zone)).mappings()
+                tables[each.name] = [dict(row) for row in rows]
+        numbered = _ALL_COMMANDS
+        if not is_whole:
+            numbered = numbered.where(COMMANDS.c.number.in_([int(name) for name in marked.get(COMMANDS.name, ())]))
+        commands = [vars(_command_of(row)) for row in connection.execute(numbered)]
+        return {"whole": is_whole, "files": files, "tables": tables, "commands": commands}
+
+    def is_of_use(self) -> bool:
+        """Return whether the manifest knows the storage or a file of its zone."""
+        own = sa.select(FILES.c.name).filter_by(zone=self.zone).limit(1)
+        return bool(self.storage_id(self.zone) or self.rows(own))
+
+    def recover(self, *, whole: bool = False) -> bool:
+        """Take what the zone has published and the manifest does not have: it was restored from a backup, or is new.
+
+        Args:
+            whole: Do so for a manifest that is new, too.
+
+        Returns:
+            Whether there was anything to take.
+        """
+        published = self._storage.published()  # first: what is published was committed before
+        with self.engine.connect() as connection:
+            head = connection.execute(sa.select(HEAD)).one()
+        known = f"{head.incarnation}-{head.version:012}.json"
+        later = [name for name in published if name > known and name.startswith(head.incarnation)]
+        if whole and not self.is_of_use():
+            later = published
+        if not later:
+            return False
+        self._copy(self._storage, later)
+        version = int(later[-1].removesuffix(".json").partition("-")[2])
+        with self.engine.begin() as connection:  # so that the next publication follows
+            connection.execute(sa.update(HEAD).where(HEAD.c.version < version).values(version=version))
+        return True
 
     def rows(self, query: sa.Select[Any]) -> list[sa.Row[Any]]:
         """Return the rows of a query."""
+        self.refresh()
         with self.engine.connect() as connection:
             return list(connection.execute(query).all())
 
@@ -661,18 +1138,19 @@ class Manifest:
 
     def storage_id(self, zone: str) -> str | None:
         """Return the id of the storage of a zone; None if none was recorded."""
-        return next((row.storage for row in self.rows(sa.select(ZONES).filter_by(zone=zone))), None)
+        return next((row.storage or None for row in self.rows(sa.select(STORAGES).filter_by(zone=zone))), None)
 
     def record_storage(self, zone: str, storage: str) -> str:
         """Record the id of the storage of a zone; return the recorded one, which may be another process's."""
         with self.change() as (connection, _):
-            recorded = connection.execute(sa.select(ZONES.c.storage).filter_by(zone=zone)).scalar()
+            recorded = connection.execute(sa.select(STORAGES.c.storage).filter_by(zone=zone)).scalar()
             if recorded is None:
-                connection.execute(sa.insert(ZONES).values(zone=zone, storage=storage))
+                connection.execute(sa.insert(STORAGES).values(zone=zone, storage=storage))
             return recorded or storage
 
     def entry(self, zone: str, name: str) -> Entry | None:
         """Return the entry of a file; None if the manifest does not have it."""
+        self.refresh()
         with self.engine.connect() as connection:
             return FileRows(connection).find(zone, name)
 
@@ -845,30 +1323,31 @@ DERIVED = ("topic", "shards", "identity")
 
 
 def misfits(manifest: Manifest) -> list[DataFile]:
-    """Return the files whose derived columns or ranges are not those that follow, ordered by zone and name."""
+    """Return the files of the zone whose derived columns or ranges are not those that follow, ordered by name."""
     with manifest.engine.connect() as connection:
-        return [file for file, _ in _misfits(connection)]
+        return [file for file, _ in _misfits(connection, manifest.zone)]
 
 
 def rebuild(manifest: Manifest) -> list[DataFile]:
     """Write derived columns and ranges again where they do not fit; return the files."""
     with manifest.change() as (connection, _):
-        found = _misfits(connection)
+        found = _misfits(connection, manifest.zone)
         for file, derived in found:
             place = {"zone": file.zone, "name": file.name}
             connection.execute(sa.update(FILES).filter_by(**place).values(derived))
             connection.execute(sa.delete(RANGES).filter_by(**place))
             connection.execute(sa.insert(RANGES), range_rows_of(file))
+            mark_changed(connection, FILES, file.zone, file.name)
     return [file for file, _ in found]
 
 
-def _misfits(connection: sa.Connection) -> list[tuple[DataFile, dict[str, Any]]]:
+def _misfits(connection: sa.Connection, zone: str) -> list[tuple[DataFile, dict[str, Any]]]:
     """Return each file that does not fit, and its derived columns as they should be."""
     recorded: dict[tuple[str, str], set[tuple[int, int, int, str]]] = {}
-    for row in connection.execute(sa.select(RANGES)):
+    for row in connection.execute(sa.select(RANGES).filter_by(zone=zone)):
         recorded.setdefault((row.zone, row.name), set()).add((row.partition, row.first, row.last, row.shard))
     found = []
-    for row in connection.execute(sa.select(FILES).order_by(FILES.c.zone, FILES.c.name)):
+    for row in connection.execute(sa.select(FILES).filter_by(zone=zone).order_by(FILES.c.name)):
         file = entry_of(row).file
         expected = row_of(entry_of(row))
         derived = {name: expected[name] for name in DERIVED}
@@ -899,21 +1378,21 @@ def lost_dead_letters(manifest: Manifest, zone: str, topic: str) -> list[tuple[i
 
 
 def forget_lost_dead_letters(manifest: Manifest, topic: str, earliest: Mapping[int, int]) -> None:
-    """Forget the dead letters that no zone has a file of, and that Kafka does not have any more either.
+    """Forget the dead letters of the zone that no zone has a file of, and that Kafka does not have any more either.
 
     Args:
-        manifest: The manifest.
+        manifest: Of the zone.
         topic: The topic.
         earliest: Partition → the landed offset of the first message that Kafka has.
     """
-    zones = [row.zone for row in manifest.rows(sa.select(DEAD_LETTERS.c.zone).filter_by(topic=topic).distinct())]
-    lost = {zone: lost_dead_letters(manifest, zone, topic) for zone in zones}
+    zone = manifest.zone
+    lost = lost_dead_letters(manifest, zone, topic)
     with manifest.change() as (connection, _):
-        for zone, several in lost.items():
-            for partition, first, _ in several:
-                if first < earliest.get(partition, 0):
-                    place = {"zone": zone, "topic": topic, "partition": partition, "first": first}
-                    connection.execute(sa.delete(DEAD_LETTERS).filter_by(**place))
+        mark_changed(connection, DEAD_LETTERS, zone)
+        for partition, first, _ in lost:
+            if first < earliest.get(partition, 0):
+                place = {"zone": zone, "topic": topic, "partition": partition, "first": first}
+                connection.execute(sa.delete(DEAD_LETTERS).filter_by(**place))
 
 
 def begun_offsets(manifest: Manifest, topic: str, files: Iterable[DataFile]) -> dict[int, int]:

@@ -16,16 +16,17 @@ from confluent_kafka.admin import OffsetSpec
 
 from lake_assets.base.hours import milliseconds
 from lake_assets.connections.kafka import END, asking, offsets
-from lake_assets.errors import ServiceError
+from lake_assets.errors import LakeError, ServiceError
 from lake_assets.incremental.operations.health import Kind, Problem
 from lake_assets.landing.dead_letters import dead_letters
+from lake_assets.landing.files import ZONES, zone_of
 from lake_assets.landing.kafka import existing_partitions
 from lake_assets.landing.loading import progress_of
 from lake_assets.landing.manifest import ALL_VERDICTS, CURRENT_STAGES, Entry, files_of, has_landed, open_manifest
 from lake_assets.landing.messages import Feed
 from lake_assets.landing.records import last_offsets, next_offsets, parse_shard
 from lake_assets.landing.state import Ledger, Stops, idle_spans, with_idle
-from lake_assets.landing.zones import ZONES, ZoneWriter, landed_without_manifest, zone_of
+from lake_assets.landing.zones import ZoneWriter, landed_without_manifest
 
 if TYPE_CHECKING:
     from pyiceberg.catalog import Catalog
@@ -57,21 +58,30 @@ def problems(
         catalog: Of the raw tables; None leaves out dead letters.
         servers: Of Kafka; None leaves out messages that no zone lands. So does a Kafka that does not answer.
     """
+    without: dict[str, int] = {}
+    with suppress(ServiceError):  # nothing has landed, or nobody can tell
+        without = landed_without_manifest(settings)
     if not has_landed(settings):
-        left = 0
-        with suppress(ServiceError):  # nothing has landed, or nobody can tell
-            left = landed_without_manifest(settings)
-        return [_manifest_gone(settings, left)] if left else []
-    zones = [zone_of(settings, name) for name in ZONES]
+        return [_manifest_gone(zone, settings, count) for zone, count in without.items()]
     manifest = open_manifest(settings)
+    for name in ZONES:
+        if not has_landed(settings, name) and (known := len(manifest.entries(name))):  # by its publications
+            without[name] = max(known, without.get(name, 0))
+    found = [_manifest_gone(zone, settings, count) for zone, count in sorted(without.items())]
+    zones = [zone_of(settings, name) for name in ZONES]
     deadline = timedelta(seconds=settings.landing_deadline_seconds)
-    found = []
-    gone = set()
+    gone = set(without)
     for zone in zones:
-        mismatch = ZoneWriter(zone, manifest).storage_problem()
-        if mismatch is not None:
+        if not has_landed(settings, zone.name):
+            continue
+        problem: LakeError | None
+        try:
+            problem = ZoneWriter(zone, open_manifest(settings, zone.name)).storage_problem()
+        except ServiceError as error:
+            problem = error
+        if problem is not None:
             gone.add(zone.name)
-            found.append(Problem(f"zone {zone.name}", "zone_gone", mismatch.problem, mismatch.remedy))
+            found.append(Problem(f"zone {zone.name}", "zone_gone", problem.problem, problem.remedy))
     for stop in Stops(manifest).all():
         where = f"{stop.topic} partition {stop.partition}, zone {stop.zone}"
         found.append(Problem(where, "partition_stopped", f"{where}, has stopped: {stop.problem}", stop.remedy))
@@ -97,13 +107,14 @@ def problems(
     return found
 
 
-def _manifest_gone(settings: Settings, count: int) -> Problem:
+def _manifest_gone(zone: str, settings: Settings, count: int) -> Problem:
     return Problem(
-        "the manifest",
+        f"zone {zone}",
         "zone_gone",
-        f"The manifest {settings.landing_manifest_address} is gone, and {settings.landing_folder} has {count:,} landed "
+        f"The manifest of zone {zone} is gone ({settings.landing_manifest_address}), and the zone has landed {count:,} "
         "files.",
-        "Restore it from a backup, or correct LAKE_LANDING_MANIFEST_URI.",
+        "Restore it from a backup, or correct LAKE_LANDING_MANIFEST_URI. Or run `lake landing repair`, which writes it "
+        "again from what the zone has published.",
     )
 
 

@@ -8,14 +8,13 @@ from typing import TYPE_CHECKING, Any
 
 from lake_assets.base.hours import from_milliseconds
 from lake_assets.errors import ServiceError
-from lake_assets.landing.files import Zone, sound_records
-from lake_assets.landing.manifest import files_of, has_landed
+from lake_assets.landing.files import ZONES, Zone, sound_records, zone_of
+from lake_assets.landing.manifest import files_of, has_landed, open_manifest
 from lake_assets.landing.messages import feed_of, feeds
 from lake_assets.landing.records import DataFile, Record, identity_of
 from lake_assets.landing.state import SharedState
 from lake_assets.landing.tail import open_records
 from lake_assets.landing.zone_tailer import scrub_by
-from lake_assets.landing.zones import open_zones
 
 if TYPE_CHECKING:
     from lake_assets.incremental.declaration import Pipeline
@@ -33,15 +32,20 @@ def rows_of(settings: Settings, pipeline: Pipeline, topic: str, *, open: bool = 
     feed = feed_of(feeds(pipeline, prefix=settings.landing_prefix, max_bytes=settings.landing_message_bytes), topic)
     if not has_landed(settings):
         return []
-    writers = open_zones(settings)
-    zones = {writer.zone.name: writer.zone for writer in writers}
-    state = SharedState(writers[0].manifest)
-    away = {writer.zone.name for writer in writers if isinstance(writer.storage_problem(), ServiceError)}
+    manifest = open_manifest(settings)
+    zones = {name: zone_of(settings, name) for name in ZONES}
+    state = SharedState(manifest)
+    away = set()
+    for zone in zones.values():
+        try:
+            zone.storage_id()
+        except ServiceError:
+            away.add(zone.name)
     # Open files are read first: one that closes meanwhile is among the closed ones then.
     here = [zone for zone in zones.values() if open and zone.name not in away]
     opened = [record for zone in here for _, found in open_records(zone, topic) for record in found]
     closed: dict[tuple[int, int], Record] = {}
-    landed: list[DataFile] = files_of(writers[0].manifest.entries(topic=topic))
+    landed: list[DataFile] = files_of(manifest.entries(topic=topic))
     for record in _records(zones, sorted(landed, key=lambda file: file.zone in away)):
         closed[record.partition, record.offset] = record
     ends: dict[int, int] = defaultdict(int)

@@ -1,6 +1,6 @@
 """What the manifest has beside files: policies, requests, rounds, epochs, losses, stops, idle spans.
 
-The state in the manifest that both zones follow: cutover policies, deletion requests, and rounds.
+The commands that both zones follow: cutover policies, deletion requests, and rounds.
 
 A round is a compaction or a reshard of a shard up to a cut. Each of them is recorded once, by the zone that comes
 first, and never changed; a zone that lags follows it later.
@@ -33,7 +33,9 @@ import json
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from datetime import datetime
+from operator import attrgetter, itemgetter
 from typing import Any
+from uuid import uuid4
 
 import sqlalchemy as sa
 
@@ -44,21 +46,17 @@ from lake_assets.landing.cutover import Policy
 from lake_assets.landing.manifest import (
     ALL_VERDICTS,
     CURRENT_STAGES,
-    DELETIONS,
     DONE,
-    EPOCHS,
     IDLE_SPANS,
-    LOSSES,
-    POLICIES,
     RANGES,
     RETENTION_MARKS,
-    RETENTIONS,
-    ROUNDS,
     STOPS,
+    Command,
     Manifest,
     begun_offsets,
     files_of,
     finish_round,
+    mark_changed,
     ranges_from_json,
     ranges_to_json,
 )
@@ -126,11 +124,13 @@ class Round:
 
 @dataclass(frozen=True)
 class SharedState:
-    """Reads and records the state that both zones follow."""
+    """Reads the commands that all zones follow, and issues them; of each zone, the rounds that it has finished."""
 
     manifest: Manifest
 
-    def policies(self, topic: str, partition: int, *, default: Policy | None = None) -> list[Policy]:
+    def policies(
+        self, topic: str, partition: int, *, default: Policy | None = None, begin: int | None = None
+    ) -> list[Policy]:
         """Return the cutover policies of a partition by offset.
 
         Args:
@@ -138,20 +138,27 @@ class SharedState:
             partition: The partition.
             default: Recorded if there is none. If the last one is of a version before, one with its limits and the
                 rule of the default follows it, from the first offset at which no zone can have cut yet.
+            begin: A file begins at this offset: if it is near the horizon of the partition, that moves on.
         """
-        if default is None:
-            with self.manifest.engine.connect() as connection:
-                return _policies(connection, topic, partition)
-        with self.manifest.change() as (connection, _):
-            recorded = _policies(connection, topic, partition)
-            if recorded and (recorded[-1].by_heartbeats or not default.by_heartbeats):
-                return recorded
+        recorded = self._policies(topic).get(partition, [])
+        issued = []
+        if default is not None and not (recorded and (recorded[-1].by_heartbeats or not default.by_heartbeats)):
             following = default
             if recorded:
-                from_offset = max(_earliest_policy_offset(connection, topic, partition), recorded[-1].from_offset + 1)
+                from_offset = max(self._earliest_policy_offset(topic, partition), recorded[-1].from_offset + 1)
                 following = replace(recorded[-1], by_heartbeats=True, from_offset=from_offset)
-            _insert_policy(connection, topic, partition, following)
-            return [*recorded, following]
+            issued.append(_policy_command(topic, partition, following))
+        if begin is not None:
+            lead = _LEAD_FILES * (recorded or [default or Policy(1, 1, 1)])[-1].max_messages
+            horizons = self.manifest.commands("horizon", topic)
+            farthest = max((each["to"] for each in horizons if each["partition"] == partition), default=0)
+            if begin + lead // 2 >= farthest:
+                horizon = {"topic": topic, "partition": partition, "to": begin + lead}
+                issued.append(Command("horizon", topic, horizon))
+        if issued:
+            self.manifest.issue(*issued)
+            recorded = self._policies(topic)[partition]
+        return recorded
 
     def change_policies(self, topic: str, **limits: Any) -> dict[int, Policy]:
         """Change limits of all partitions of a topic, from the first offset at which no zone can have cut yet.
@@ -166,19 +173,38 @@ class SharedState:
         Raises:
             UsageError: The topic was never tailed. No partition is changed.
         """
-        query = sa.select(POLICIES.c.partition).filter_by(topic=topic).distinct()
-        with self.manifest.change() as (connection, _):
-            partitions = sorted(connection.execute(query).scalars())
-            if not partitions:
-                raise UsageError(f"No cutover policy of {topic} is recorded.", remedy="Run `lake landing run` first.")
-            changed = {}
-            for partition in partitions:
-                current = _policies(connection, topic, partition)[-1]
-                earliest = _earliest_policy_offset(connection, topic, partition)
-                from_offset = max(earliest, current.from_offset + 1)
-                changed[partition] = replace(current, **limits, from_offset=from_offset)
-                _insert_policy(connection, topic, partition, changed[partition])
-            return changed
+        changed: dict[int, Policy] = {}
+        found = self._policies(topic)
+        if not found:
+            raise UsageError(f"No cutover policy of {topic} is recorded.", remedy="Run `lake landing run` first.")
+        while found.keys() - changed.keys():  # again if another change came before
+            for partition, policies in sorted(found.items()):
+                if partition not in changed:
+                    earliest = max(self._earliest_policy_offset(topic, partition), policies[-1].from_offset + 1)
+                    wanted = replace(policies[-1], **limits, from_offset=earliest)
+                    self.manifest.issue(_policy_command(topic, partition, wanted))
+                    found = self._policies(topic)
+                    last = found[partition][-1]
+                    if replace(last, from_offset=earliest) == wanted:
+                        changed[partition] = last
+        return changed
+
+    def _policies(self, topic: str) -> dict[int, list[Policy]]:
+        found: dict[int, list[Policy]] = {}
+        for body in self.manifest.commands("policy", topic):
+            limits: dict[str, Any] = {name: body.get(name) for name in Policy.__dataclass_fields__}
+            own = {"by_heartbeats": bool(limits["by_heartbeats"]), "from_offset": body["begins"]}
+            found.setdefault(body["partition"], []).append(Policy(**{**limits, **own}))
+        return {partition: sorted(several, key=attrgetter("from_offset")) for partition, several in found.items()}
+
+    def _earliest_policy_offset(self, topic: str, partition: int) -> int:
+        """Return the first offset from which another policy may apply: after the first one of a zone's open file."""
+        query = sa.select(sa.func.max(RANGES.c.last)).where(
+            RANGES.c.shard.startswith(f"{topic}/", autoescape=True),
+            RANGES.c.partition == partition,
+        )
+        ((last,),) = self.manifest.rows(query)
+        return 0 if last is None else int(last) + 2
 
     def request_deletion(self, request: DeletionRequest, *, now: datetime) -> DeletionRequest:
         """Record a deletion request; return the recorded one of its id: the first one counts.
@@ -192,47 +218,49 @@ class SharedState:
                 f"and now it is {milliseconds(now)}.",
                 remedy="Request records sent by now at the latest; otherwise a lagging zone could not agree.",
             )
-        with self.manifest.change() as (connection, _):
-            recorded = {found.request_id: found for found in _deletions(connection, request.topic)}
-            existing = recorded.get(request.request_id)
-            if existing is None:
-                cut = None if request.cut is None else json.dumps(with_text_keys(request.cut))
-                connection.execute(sa.insert(DELETIONS).values({**vars(request), "cut": cut}))
-                return request
-            if existing.id_hash != request.id_hash:
-                raise UsageError(
-                    f"Deletion request {request.request_id} of {request.topic} is recorded for another id.",
-                    remedy="Give each request an id of its own.",
-                )
-            return existing
+        cut = None if request.cut is None else json.dumps(with_text_keys(request.cut))
+        self.manifest.issue(Command("deletion", request.topic, {**vars(request), "cut": cut}))
+        (existing,) = (found for found in self.deletions(request.topic) if found.request_id == request.request_id)
+        if existing.id_hash != request.id_hash:
+            raise UsageError(
+                f"Deletion request {request.request_id} of {request.topic} is recorded for another id.",
+                remedy="Give each request an id of its own.",
+            )
+        return existing
 
     def deletions(self, topic: str) -> list[DeletionRequest]:
         """Return all deletion requests of a topic, ordered by id."""
-        with self.manifest.engine.connect() as connection:
-            return _deletions(connection, topic)
+        found = []
+        for body in self.manifest.commands("deletion", topic):
+            cut: dict[int, int] | None = with_number_keys(json.loads(body["cut"])) if body.get("cut") else None
+            found.append(DeletionRequest(body["request_id"], topic, body["id_hash"], body["sent_through"], cut))
+        return sorted(found, key=attrgetter("request_id"))
 
     def rounds(self, shard: Shard) -> list[Round]:
         """Return the rounds of a shard, in order."""
-        query = sa.select(ROUNDS).filter_by(shard=str(shard)).order_by(ROUNDS.c.number)
-        return list(map(_round_of, self.manifest.rows(query)))
+        return [found for found in self._rounds(shard.topic) if found.shard == str(shard)]
 
     def reshards(self, topic: str) -> list[Round]:
         """Return the rounds of a topic that reshard it, in order."""
-        query = sa.select(ROUNDS).filter_by(topic=topic).where(ROUNDS.c.shards.is_not(None))
-        return list(map(_round_of, self.manifest.rows(query.order_by(ROUNDS.c.number, ROUNDS.c.shard))))
+        return [found for found in self._rounds(topic) if found.of is not None]
+
+    def _rounds(self, topic: str) -> list[Round]:
+        found = []
+        for body in self.manifest.commands("round", topic):
+            groups = tuple(tuple(map(ranges_from_json, group)) for group in json.loads(body["groups"]))
+            cut: dict[int, int] = with_number_keys(json.loads(body["cut"]))
+            found.append(Round(body["shard"], body["number"], cut, groups, of=body["shards"]))
+        return sorted(found, key=attrgetter("number", "shard"))
 
     def propose_round(self, proposed: Round) -> Round:
-        """Record a round by compare-and-swap; return the recorded round of its number, which may be another one."""
-        place = {"shard": proposed.shard, "number": proposed.number}
+        """Record a round; return the recorded round of its number, which may be another one: the first one counts."""
+        topic = parse_shard(proposed.shard).topic
         groups = [[ranges_to_json(ranges) for ranges in group] for group in proposed.groups]
-        with self.manifest.change() as (connection, _):
-            recorded = connection.execute(sa.select(ROUNDS).filter_by(**place)).first()
-            if recorded is not None:
-                return _round_of(recorded)
-            values = {"cut": json.dumps(proposed.cut), "groups": json.dumps(groups), "shards": proposed.of}
-            topic = parse_shard(proposed.shard).topic
-            connection.execute(sa.insert(ROUNDS).values(**place, topic=topic, **values))
-            return proposed
+        place = {"shard": proposed.shard, "number": proposed.number, "topic": topic}
+        content = {"cut": json.dumps(with_text_keys(proposed.cut)), "groups": json.dumps(groups), "shards": proposed.of}
+        self.manifest.issue(Command("round", topic, {**place, **content}))
+        recorded = self.rounds(parse_shard(proposed.shard))
+        return next(found for found in recorded if found.number == proposed.number)
 
     def finished_rounds(self, zone: str, shard: Shard) -> frozenset[int]:
         """Return the numbers of the rounds of a shard that a zone has finished."""
@@ -246,46 +274,12 @@ class SharedState:
             finish_round(connection, zone, finished.shard, finished.number)
 
 
-def _policies(connection: sa.Connection, topic: str, partition: int) -> list[Policy]:
-    query = sa.select(POLICIES).filter_by(topic=topic, partition=partition).order_by(POLICIES.c.from_offset)
-    found = []
-    for row in connection.execute(query).mappings():
-        limits = {name: value for name, value in row.items() if name not in ("topic", "partition")}
-        found.append(Policy(**{**limits, "by_heartbeats": bool(row["by_heartbeats"])}))
-    return found
+def _policy_command(topic: str, partition: int, policy: Policy) -> Command:
+    return Command("policy", topic, {"topic": topic, "partition": partition, **asdict(policy)})
 
 
-def _earliest_policy_offset(connection: sa.Connection, topic: str, partition: int) -> int:
-    """Return the first offset from which another policy may apply: after the first offset of a zone's open file."""
-    query = sa.select(sa.func.max(RANGES.c.last)).where(
-        RANGES.c.shard.startswith(f"{topic}/", autoescape=True),
-        RANGES.c.partition == partition,
-    )
-    last = connection.execute(query).scalar_one()
-    if last is None:
-        return 0
-    open_file = int(last) + 1
-    return open_file + 1
-
-
-def _insert_policy(connection: sa.Connection, topic: str, partition: int, policy: Policy) -> None:
-    connection.execute(sa.insert(POLICIES).values(topic=topic, partition=partition, **asdict(policy)))
-
-
-def _deletions(connection: sa.Connection, topic: str) -> list[DeletionRequest]:
-    found = []
-    query = sa.select(DELETIONS).filter_by(topic=topic).order_by(DELETIONS.c.request_id)
-    for row in connection.execute(query):
-        cut: dict[int, int] | None = None if row.cut is None else with_number_keys(json.loads(row.cut))
-        found.append(DeletionRequest(row.request_id, topic, row.id_hash, row.sent_through, cut))
-    return found
-
-
-def _round_of(row: sa.Row[Any]) -> Round:
-    groups = tuple(tuple(map(ranges_from_json, group)) for group in json.loads(row.groups))
-    cut: dict[int, int] = with_number_keys(json.loads(row.cut))
-    return Round(row.shard, row.number, cut, groups, of=row.shards)
-
+_LEAD_FILES = 8
+"""A horizon lies so many files ahead, if they are as large as they may be."""
 
 UNKNOWN_ID = ""
 """The id of a topic that landed before ids were recorded, and that Kafka does not have any more."""
@@ -354,34 +348,36 @@ class Ledger:
 
     def epoch(self, topic: str) -> Epoch | None:
         """Return the present epoch of a topic; None if its id was never recorded."""
-        with self.manifest.engine.connect() as connection:
-            return _last_epoch(connection, topic)
+        bodies = self.manifest.commands("topic", topic)
+        if not bodies:
+            return None
+        last = max(bodies, key=itemgetter("number"))
+        bases: dict[int, int] = with_number_keys(json.loads(last["bases"]))
+        return Epoch(topic, last["number"], last["topic_id"], bases, last["reason"])
 
     def learn(self, topic: str, topic_id: str, *, now: datetime) -> Epoch:
         """Return the present epoch of a topic; if no id was recorded, record this one as that of the first epoch."""
-        with self.manifest.change() as (connection, _):
-            recorded = _last_epoch(connection, topic)
-            if recorded is not None:
-                return recorded
-            first = Epoch(topic, 1, topic_id, {})
-            _insert_epoch(connection, first, now)
-            return first
+        if self.epoch(topic) is None:
+            self.manifest.issue(_epoch_command(Epoch(topic, 1, topic_id, {}), now))
+        recorded = self.epoch(topic)
+        assert recorded is not None
+        return recorded
 
     def losses(self, topic: str | None = None) -> list[Loss]:
         """Return the accepted losses of a topic or (None) of all, by topic, partition and offset."""
-        query = sa.select(LOSSES).filter_by(**({"topic": topic} if topic else {}))
         found = []
-        for row in self.manifest.rows(query.order_by(*LOSSES.primary_key)):
-            times = {"zones": tuple(json.loads(row.zones)), "accepted_at": from_milliseconds(row.accepted_at)}
-            found.append(Loss(**{**row._mapping, **times}))
-        return found
+        for body in self.manifest.commands("loss", topic):
+            zones, accepted_at = tuple(json.loads(body["zones"])), from_milliseconds(body["accepted_at"])
+            changed = {"zones": zones, "accepted_at": accepted_at, "for_good": bool(body["for_good"])}
+            found.append(Loss(**{**body, **changed}))
+        return sorted(found, key=attrgetter("topic", "partition", "first", "last"))
 
     def gaps(self, topic: str) -> list[Cover]:
         """Return the offsets of a topic that are lost for good, as covered."""
         return [loss.cover for loss in self.losses(topic) if loss.for_good]
 
     def accept(self, epoch: Epoch, losses: Sequence[Loss], *, after: Epoch | None, now: datetime) -> None:
-        """Record an epoch and losses, in one transaction. Repeating it changes nothing.
+        """Record an epoch and losses. Repeating it changes nothing.
 
         Args:
             epoch: The epoch from now on; it may be the recorded one.
@@ -392,32 +388,24 @@ class Ledger:
         Raises:
             StateMoved: Another epoch was recorded meanwhile.
         """
-        with self.manifest.change() as (connection, _):
-            recorded = _last_epoch(connection, epoch.topic)
+        recorded = self.epoch(epoch.topic)
+        if recorded != epoch:
+            if recorded == after:
+                self.manifest.issue(_epoch_command(epoch, now))
+                recorded = self.epoch(epoch.topic)
             if recorded != epoch:
-                if recorded != after:
-                    raise StateMoved(f"the topic id of {epoch.topic}", expected=_id_of(after), found=_id_of(recorded))
-                _insert_epoch(connection, epoch, now)
-                connection.execute(sa.delete(IDLE_SPANS).filter_by(topic=epoch.topic))  # of the former topic
-            for loss in losses:
-                values = {**vars(loss), "zones": json.dumps(loss.zones), "accepted_at": milliseconds(loss.accepted_at)}
-                place = {column.name: values[column.name] for column in LOSSES.primary_key}
-                if connection.execute(sa.select(LOSSES).filter_by(**place)).first() is None:
-                    connection.execute(sa.insert(LOSSES).values(values))
+                raise StateMoved(f"the topic id of {epoch.topic}", expected=_id_of(after), found=_id_of(recorded))
+        commands = []
+        for loss in losses:
+            stored = {"zones": json.dumps(loss.zones), "accepted_at": milliseconds(loss.accepted_at)}
+            commands.append(Command("loss", loss.topic, {**vars(loss), **stored}))
+        if commands:
+            self.manifest.issue(*commands)
 
 
-def _last_epoch(connection: sa.Connection, topic: str) -> Epoch | None:
-    query = sa.select(EPOCHS).filter_by(topic=topic).order_by(EPOCHS.c.number.desc()).limit(1)
-    row = connection.execute(query).first()
-    if row is None:
-        return None
-    bases: dict[int, int] = with_number_keys(json.loads(row.bases))
-    return Epoch(row.topic, row.number, row.topic_id, bases, row.reason)
-
-
-def _insert_epoch(connection: sa.Connection, epoch: Epoch, now: datetime) -> None:
+def _epoch_command(epoch: Epoch, now: datetime) -> Command:
     stored = {"bases": json.dumps(with_text_keys(epoch.bases)), "since": milliseconds(now)}
-    connection.execute(sa.insert(EPOCHS).values({**vars(epoch), **stored}))
+    return Command("topic", epoch.topic, {**vars(epoch), **stored})
 
 
 def _id_of(epoch: Epoch | None) -> str:
@@ -466,15 +454,18 @@ class Stops:
             connection.execute(sa.delete(STOPS).filter_by(**place))
             stop = {"problem": error.problem, "remedy": error.remedy, "since": milliseconds(now)}
             connection.execute(sa.insert(STOPS).values(**place, **stop))
+            mark_changed(connection, STOPS, zone)
 
-    def clear(self, topic: str, zones: Iterable[str], partitions: Iterable[int] | None = None) -> None:
+    def clear(self, topic: str, zones: Collection[str], partitions: Iterable[int] | None = None) -> None:
         """Forget the stops of partitions of a topic (None: of all of them) in zones."""
-        cleared = (STOPS.c.topic == topic) & STOPS.c.zone.in_(list(zones))
+        cleared = (STOPS.c.topic == topic) & STOPS.c.zone.in_(zones)
         if partitions is not None:
             cleared &= STOPS.c.partition.in_(list(partitions))
         if self.manifest.rows(sa.select(STOPS).where(cleared)):  # otherwise no new version
             with self.manifest.change() as (connection, _):
                 connection.execute(sa.delete(STOPS).where(cleared))
+                for zone in zones:
+                    mark_changed(connection, STOPS, zone)
 
 
 @dataclass(frozen=True)
@@ -494,16 +485,13 @@ class Retention:
 
     def hours(self, topic: str) -> int | None:
         """Return for how many hours Kafka keeps a message after it has landed; None: nothing is removed."""
-        hours: list[int] = [row.hours for row in self.manifest.rows(sa.select(RETENTIONS).filter_by(topic=topic))]
-        return (hours or [0])[0] or None
+        return ([body["hours"] for body in self.manifest.commands("retention", topic)] or [0])[-1] or None
 
     def keep(self, topic: str, hours: int) -> bool:
         """Record for how many hours Kafka keeps messages; 0 for ever. Return whether that is a change."""
         if (self.hours(topic) or 0) == hours:
             return False
-        with self.manifest.change() as (connection, _):
-            connection.execute(sa.delete(RETENTIONS).filter_by(topic=topic))
-            connection.execute(sa.insert(RETENTIONS).values(topic=topic, hours=hours))
+        self.manifest.issue(Command("retention", topic, {"topic": topic, "hours": hours, "id": uuid4().hex}))
         return True
 
     def marks(self, epoch: Epoch) -> list[Mark]:
@@ -598,6 +586,7 @@ def record_idle(manifest: Manifest, zone: str, spans: Iterable[IdleSpan]) -> Non
                 connection.execute(sa.delete(IDLE_SPANS).filter_by(**place))
                 stored = {**vars(span), "zone": zone, "heartbeat": milliseconds(span.heartbeat)}
                 connection.execute(sa.insert(IDLE_SPANS).values(stored))
+                mark_changed(connection, IDLE_SPANS, zone)
 
 
 def idle_spans(manifest: Manifest, topic: str) -> SpansByZone:

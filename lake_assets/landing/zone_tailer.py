@@ -476,7 +476,6 @@ class ZoneTailer:
     def _begin(self, watched: Mapping[str, WatchedTopic]) -> dict[Place, int | None]:
         """Begin to tail the partitions that are not tailed yet, and return their first offsets."""
         manifest = self._delivery.writer.manifest
-        state = SharedState(manifest)
         new: dict[Place, Start] = {}
         for topic, found in watched.items():
             files = files_of(manifest.entries(topic=topic, stages=ALL_STAGES))
@@ -494,8 +493,7 @@ class ZoneTailer:
                 if place not in self._starts:
                     new[place] = start
                     self._bases[place] = self._epochs[topic].base(partition)
-                    policies = partial(state.policies, topic, partition, default=self._policy)
-                    self._tails[place] = Tail(place, self._feeds[topic], policies, start.offset)
+                    self._tails[place] = Tail(place, self._feeds[topic], partial(self._policies, place), start.offset)
         self._starts.update(new)
         begun = {place: self._resume(place, start.offset) for place, start in new.items()}
         self._stop_at_once(begun, watched)
@@ -503,6 +501,10 @@ class ZoneTailer:
         for topic in {place.topic for place in begun}:  # they continue now
             self._stops.clear(topic, [self.zone], [place.partition for place in begun if place.topic == topic])
         return begun
+
+    def _policies(self, place: Place) -> list[Policy]:
+        state = SharedState(self._delivery.writer.manifest)
+        return state.policies(*place, default=self._policy, begin=self._tails[place].begin)
 
     def _resume(self, place: Place, begin: int | None) -> int | None:
         """Go on in the open file of a partition; return the offset to read from."""

@@ -2,7 +2,7 @@
 
 Adding files to a zone: draft, move to its place, add to the manifest. Repeating it after a crash is safe.
 
-The zones of a home, opened with the manifest that they share.
+The zones of a home, each opened with its manifest.
 
 The lock of a zone: one process at a time tails it.
 
@@ -26,9 +26,8 @@ from pathlib import Path
 from uuid import uuid4
 
 from lake_assets.base.failpoints import reach
-from lake_assets.connections.storage import storage_at
 from lake_assets.errors import FilesDiffer, LakeError, ServiceError, UsageError, ZoneMismatch, suggestion
-from lake_assets.landing.files import MARKER, Draft, Zone
+from lake_assets.landing.files import MARKER, ZONES, Draft, Zone, zone_of
 from lake_assets.landing.manifest import (
     CURRENT_STAGES,
     READABLE,
@@ -46,7 +45,7 @@ from lake_assets.settings import Settings
 
 @dataclass(frozen=True)
 class ZoneWriter:
-    """A zone and the shared manifest.
+    """A zone and its manifest.
 
     Several processes may write a zone at the same time. The manifest refuses what one of them makes of files that
     another one has replaced meanwhile.
@@ -190,11 +189,8 @@ class ZoneWriter:
         # Else: a file that the manifest has is never overwritten; the add compares the draft with it.
 
 
-ZONES = ("a", "b")
-
-
 def open_zones(settings: Settings, names: Iterable[str] = ()) -> list[ZoneWriter]:
-    """Open zones of a home with one manifest.
+    """Open zones of a home, each with its manifest.
 
     Args:
         settings: Of the home.
@@ -202,27 +198,24 @@ def open_zones(settings: Settings, names: Iterable[str] = ()) -> list[ZoneWriter
 
     Raises:
         UsageError: There is no zone of a name.
-        ServiceError: The manifest cannot be opened.
+        ServiceError: The manifest of one of them cannot be opened.
     """
+    return [ZoneWriter(zone_of(settings, name), open_manifest(settings, name)) for name in zone_names(names)]
+
+
+def zone_names(names: Iterable[str]) -> tuple[str, ...]:
+    """Return names of zones; all if there are none. Raises `UsageError` if there is no zone of a name."""
     wanted = tuple(names) or ZONES
     for name in wanted:
         if name not in ZONES:
             raise no_such_zone(name)
-    manifest = open_manifest(settings)
-    return [ZoneWriter(zone_of(settings, name), manifest) for name in wanted]
+    return wanted
 
 
-def zone_of(settings: Settings, name: str) -> Zone:
-    """Return a zone of a home, with its storage: a folder or an object store."""
-    scratch = settings.landing_folder / name
-    return Zone(name, storage_at(settings, settings.landing_address(name), scratch=scratch))
-
-
-def landed_without_manifest(settings: Settings) -> int:
-    """Return how many landed files the zones have although the manifest does not exist. Raises `ServiceError`."""
-    if has_landed(settings):
-        return 0
-    return sum(len(zone_of(settings, name).landed_names()) for name in ZONES)
+def landed_without_manifest(settings: Settings) -> dict[str, int]:
+    """Return how many landed files the zones have whose manifest does not exist. Raises `ServiceError`."""
+    gone = [zone_of(settings, name) for name in ZONES if not has_landed(settings, name)]
+    return {zone.name: count for zone in gone if (count := len(zone.landed_names()))}
 
 
 def other_zones(settings: Settings, name: str) -> list[Zone]:

@@ -25,7 +25,8 @@ new plan rebuild repair report restart restore sessions setup signal status up v
 engagement: accept changes dashboard dead-letters graph ingest init maintain metrics mutate pause reclaim
 engagement: resume retain run simulate status
 erasure: certify
-landing: accept compact dead-letters init load page policy read repair reshard run scrub simulate status tail verify
+landing: accept compact dead-letters init load migrate page policy read repair reshard
+landing: run scrub simulate status tail verify
 landing quarantine: discard list release
 serving: clean-up delete lineage list push query revert serve verify
 serving pinot: lineage list push revert

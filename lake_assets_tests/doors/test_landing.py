@@ -339,10 +339,10 @@ def test_open_files_are_read_and_gone_on_in(shop: Shop) -> None:
     shop.lake.environment["LAKE_LANDING_FILE_MESSAGES"] = "10"
     with landing(shop):
         shop.send(["o1", "o2", "o3"])
-        wait_until(lambda: len(read(shop, "--open")) == 3, 30)
+        wait_until(lambda: len(read(shop, "--open")) == 3, 180)
         assert read(shop) == []
         shop.send(["o4"])
-        wait_until(lambda: len(read(shop, "--open")) == 4, 30)
+        wait_until(lambda: len(read(shop, "--open")) == 4, 180)
     four = [f"o{n}" for n in range(1, 5)]
     assert [(row["order_id"], row["open"]) for row in read(shop, "--open")] == [(order, True) for order in four]
     opened = shop.folder("a") / "open" / f"{shop.topic}.0"
@@ -375,14 +375,14 @@ def test_an_erasure_takes_rows_out_of_open_files(shop: Shop) -> None:
     with landing(shop):
         shop.send(["o1", "o2"], customer="c1")
         shop.send(["o3"], customer="c2")
-        wait_until(lambda: len(read(shop, "--open")) == 3, 30)
+        wait_until(lambda: len(read(shop, "--open")) == 3, 180)
         for _ in range(2):  # the second one does nothing, though Kafka has what has not landed yet
             shop.lake("erase", "customer", "c1")
         assert [row["order_id"] for row in read(shop, "--open")] == ["o3"]
         for zone in "ab":
             assert b'"c1"' not in (shop.folder(zone) / "open" / f"{shop.topic}.0").read_bytes()
         with sqlite3.connect(shop.lake.home / "landing.db") as manifest:
-            assert manifest.execute("SELECT count(*) FROM landing_deletion").fetchone() == (1,)
+            assert manifest.execute("SELECT count(*) FROM landing_command WHERE kind = 'deletion'").fetchone() == (1,)
     shop.send(["o4"], customer="c1")
     shop.lake("erase", "customer", "c2")
     assert shop.land().code == 0
@@ -537,4 +537,5 @@ def test_both_zones_in_an_object_store(shop: Shop, s3: str) -> None:
     assert sorted(path.name for path in (shop.lake.home / "landing").rglob("*") if path.is_file()) == [
         "a.lock",
         "b.lock",
+        "commands.jsonl",
     ]

@@ -16,12 +16,12 @@ from pathlib import Path
 import sqlalchemy as sa
 
 from lake_assets.errors import LakeError
-from lake_assets.landing.manifest import DELETIONS, RANGES, FileRows
+from lake_assets.landing.manifest import RANGES, FileRows
 from lake_assets.landing.operations import sweep
 from lake_assets.landing.records import DataFile
 from lake_assets.settings import PROJECT, Settings
 from lake_assets_tests.landing.made import path_of
-from lake_assets_tests.landing.scenario import DEADLINE, NOW, WHOLE, Landed, sent
+from lake_assets_tests.landing.scenario import DEADLINE, NOW, WHOLE, Landed, change_commands, sent
 from lake_assets_tests.outcomes import Outcomes, table
 
 PAGE = PROJECT / "docs" / "landing-faults.md"
@@ -158,7 +158,7 @@ def stale_reader(played: Played) -> None:
 def swept_reader(played: Played) -> None:
     stale_reader(played)
     for writer in played.landed.writers.values():
-        sweep(played.landed.manifest, writer.zone, retired_before=played.landed.clock + DEADLINE)
+        sweep(writer.manifest, writer.zone, retired_before=played.landed.clock + DEADLINE)
 
 
 def twice(played: Played) -> None:
@@ -198,7 +198,7 @@ def lose_row(played: Played, zones: str = "b", partition: int = 0) -> None:
     played.land_rest()
     for zone in zones:
         file = min((f for f in played.landed.files(zone) if partition in f.ranges), key=lambda f: f.ranges[partition])
-        with played.landed.manifest.change() as (connection, _):
+        with played.landed.writers[zone].manifest.change() as (connection, _):
             FileRows(connection).remove(zone, file.name)
 
 
@@ -213,26 +213,27 @@ def lose_last_rows_of_both(played: Played) -> None:
 def set_columns(played: Played, **values: object) -> None:
     """Columns of the file of partition 0 in zone b are changed by hand."""
     played.land_rest()
-    with played.landed.manifest.change() as (connection, _):
+    with played.landed.writers["b"].manifest.change() as (connection, _):
         FileRows(connection).change("b", played.path().name, **values)
 
 
 def lose_ranges(played: Played) -> None:
     played.land_rest()
-    with played.landed.manifest.change() as (connection, _):
+    with played.landed.writers["b"].manifest.change() as (connection, _):
         connection.execute(sa.delete(RANGES).where(RANGES.c.zone == "b"))
 
 
 def lose_request(played: Played) -> None:
     scrubs(played)
-    with played.landed.manifest.change() as (connection, _):
-        connection.execute(sa.delete(DELETIONS).where(DELETIONS.c.request_id == "r2"))
+    change_commands(
+        played.landed.settings, "deletion", lambda request: None if request["request_id"] == "r2" else request
+    )
 
 
 def revive(played: Played) -> None:
     half_a_reshard(played)
     old = played.landed.manifest.entries("b", stages=("retired",))[0].file.name
-    with played.landed.manifest.change() as (connection, _):
+    with played.landed.writers["b"].manifest.change() as (connection, _):
         FileRows(connection).change("b", old, stage="live")
 
 

@@ -26,7 +26,7 @@ from lake_assets.landing.messages import feeds
 from lake_assets.landing.records import parse_shard
 from lake_assets.landing.tail import Closed, Delivery
 from lake_assets.landing.zone_tailer import ZoneTailer
-from lake_assets.landing.zones import ZoneWriter, zone_of
+from lake_assets.landing.zones import ZoneWriter, open_zones
 from lake_assets.membership import PIPELINE
 from lake_assets.membership.raw import RAW
 from lake_assets.settings import Settings, settings
@@ -112,7 +112,8 @@ class Landings:
         beat(self.servers, dict.fromkeys((feed.topic for feed in self.feeds), at))
 
     def writer(self, zone: str) -> ZoneWriter:
-        return ZoneWriter(zone_of(self.home, zone), self.manifest)
+        (writer,) = open_zones(self.home, [zone])
+        return writer
 
     def tail(self, zone: str, *, read_at_once: int = 1000, spoil: int | None = None) -> ZoneTailer:
         """A zone, drained. spoil: of each partition, the file that begins there has its first record changed."""

@@ -13,11 +13,11 @@ from lake_assets.base.failpoints import EXIT_CODE
 from lake_assets.connections.catalog import open_catalog
 from lake_assets.incremental.engine.erasures import Erasure, Erasures
 from lake_assets.incremental.engine.iceberg import create_raw, load
+from lake_assets.landing.files import ZONES, zone_of
 from lake_assets.landing.loading import Loader
 from lake_assets.landing.manifest import open_manifest
 from lake_assets.landing.messages import feed_of, feeds
 from lake_assets.landing.records import Record
-from lake_assets.landing.zones import open_zones
 from lake_assets.membership import PIPELINE
 from lake_assets.settings import Settings, settings
 from lake_assets_tests.landing.scenario import NOW, TOPIC
@@ -60,7 +60,7 @@ def loader(
     """What loads partition 0 of the topic."""
     catalog = open_catalog(home)
     create_raw(catalog, FEED.raw)
-    zones = [writer.zone for writer in open_zones(home)]
+    zones = [zone_of(home, zone) for zone in ZONES]
     erasures = Meanwhile(catalog, meanwhile)
     subjects = PIPELINE.subjects
     return Loader(catalog, open_manifest(home), zones, FEED, [0], subjects, erasures, lambda: now, provisional)

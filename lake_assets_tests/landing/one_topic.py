@@ -26,7 +26,7 @@ from lake_assets.landing.messages import Feed
 from lake_assets.landing.records import DataFile
 from lake_assets.landing.tail import Delivery
 from lake_assets.landing.zone_tailer import ZoneTailer
-from lake_assets.landing.zones import ZoneWriter, zone_of
+from lake_assets.landing.zones import ZoneWriter, open_zones
 from lake_assets.membership.raw import SIGNUPS
 from lake_assets.settings import Settings
 
@@ -58,7 +58,7 @@ class OneTopic:
 
     @property
     def writers(self) -> list[ZoneWriter]:
-        return [ZoneWriter(zone_of(self.home, zone), self.manifest) for zone in ("a", "b")]
+        return open_zones(self.home)
 
     def send(self, names: Iterable[object], *, partition: int = 0, broken: Sequence[object] = ()) -> None:
         """A signup of each name; those that are broken make no row."""
@@ -121,8 +121,7 @@ class OneTopic:
         return [entry.file for entry in self.manifest.entries(zone)]
 
     def findings(self) -> list[Finding]:
-        zones = [writer.zone for writer in self.writers]
-        return list(verify(self.manifest, zones, now=NOW, deadline=timedelta(minutes=15)).findings)
+        return list(verify(self.writers, now=NOW, deadline=timedelta(minutes=15)).findings)
 
 
 def named(*names: Iterable[object]) -> list[str]:

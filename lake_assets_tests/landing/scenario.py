@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import sqlalchemy as sa
 
 from lake_assets.base.failpoints import EXIT_CODE
+from lake_assets.landing.files import zone_of
 from lake_assets.landing.heal import Finding, verify
-from lake_assets.landing.manifest import ALL_STAGES, FileRows, Manifest, Verdict, open_manifest
+from lake_assets.landing.manifest import ALL_STAGES, COMMANDS, FileRows, Manifest, Verdict, open_manifest
 from lake_assets.landing.messages import Scrub
 from lake_assets.landing.operations import GroupLimits, merge, scrub, sweep, to_columns
 from lake_assets.landing.records import Checksum, DataFile, Record, Shard, checksum, shards
 from lake_assets.landing.reshard import reshard
 from lake_assets.landing.state import DeletionRequest, SharedState
-from lake_assets.landing.zones import ZoneWriter, zone_of
+from lake_assets.landing.zones import ZoneWriter
 from lake_assets.settings import Settings, settings
 from lake_assets_tests.landing.made import key_of, record
 from lake_assets_tests.processes import Child, environment
@@ -36,6 +41,37 @@ def quarantine(manifest: Manifest, zone: str, name: str) -> None:
         FileRows(connection).change(zone, name, verdict="quarantined", reason="the other zone's was released")
 
 
+def share_manifest(home: Settings, *statements: str) -> None:
+    """Make the manifest that zones of a version before formats shared, with no file, and change it."""
+    made = (
+        "CREATE TABLE landing_head (id INTEGER PRIMARY KEY, version BIGINT NOT NULL)",
+        "INSERT INTO landing_head VALUES (1, 7)",
+        "CREATE TABLE landing_zone (zone VARCHAR(16) PRIMARY KEY, storage VARCHAR(32) NOT NULL)",
+        "CREATE TABLE landing_policy (topic VARCHAR(160), partition INTEGER, from_offset BIGINT, max_messages BIGINT, "
+        "max_bytes BIGINT, max_age_ms BIGINT, by_heartbeats BOOLEAN, PRIMARY KEY (topic, partition, from_offset))",
+        "CREATE TABLE landing_deletion (request_id VARCHAR(100), topic VARCHAR(160), id_hash VARCHAR(64), "
+        "sent_through BIGINT, PRIMARY KEY (request_id, topic))",
+    )
+    home.home.mkdir(parents=True, exist_ok=True)
+    with sa.create_engine(home.landing_manifest_address).begin() as connection:
+        for statement in (*made, *statements):
+            connection.execute(sa.text(statement))
+
+
+def change_commands(
+    home: Settings, kind: str, changed: Callable[[dict[str, Any]], dict[str, Any] | None] = lambda _: None
+) -> None:
+    """Change or remove (None) the commands of a kind in all zones and in the log."""
+    for zone in ("a", "b"):
+        with open_manifest(home, zone).engine.begin() as connection:
+            for row in connection.execute(sa.select(COMMANDS).filter_by(kind=kind)).all():
+                place, body = {"number": row.number}, changed(json.loads(row.body))
+                connection.execute(sa.delete(COMMANDS).filter_by(**place))
+                if body is not None:
+                    connection.execute(sa.insert(COMMANDS).values({**row._mapping, "body": json.dumps(body)}))
+    (home.landing_folder / "commands.jsonl").unlink()  # it is written again from a copy
+
+
 def sent(partition: int, offset: int) -> Record:
     """The message of an offset: its person and its bytes follow from it."""
     value = f"message {offset} of {partition}".encode()
@@ -52,8 +88,10 @@ class Landed:
     writers: dict[str, ZoneWriter] = field(init=False)
 
     def __post_init__(self) -> None:
-        self.manifest = open_manifest(self.settings)
-        self.writers = {zone: ZoneWriter(zone_of(self.settings, zone), self.manifest) for zone in self.zones}
+        self.writers = {
+            zone: ZoneWriter(zone_of(self.settings, zone), open_manifest(self.settings, zone)) for zone in self.zones
+        }
+        self.manifest = self.writers[self.zones[0]].manifest
 
     def land(self, zone: str, partition: int, first: int, records: Iterable[Record] | None = None) -> Verdict:
         """Three messages from an offset on, or others in their place, as a file of a zone."""
@@ -93,8 +131,7 @@ class Landed:
         return checksum(r.canonical for r in self.records(zone))
 
     def findings(self) -> list[Finding]:
-        zones = [writer.zone for writer in self.writers.values()]
-        return list(verify(self.manifest, zones, now=self.clock, deadline=DEADLINE).findings)
+        return list(verify(list(self.writers.values()), now=self.clock, deadline=DEADLINE).findings)
 
     def assert_equal(self) -> None:
         """Both zones hold the same files, all verified, each as the manifest says; and none lies there unnamed."""

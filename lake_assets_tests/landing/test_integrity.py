@@ -7,7 +7,6 @@ from dataclasses import replace
 from uuid import uuid4
 
 import pytest
-import sqlalchemy as sa
 from confluent_kafka import Producer
 from typer.testing import CliRunner
 
@@ -16,7 +15,6 @@ from lake_assets.cli.landing import landing
 from lake_assets.errors import FileDamaged, LandingError
 from lake_assets.landing.heal import decide
 from lake_assets.landing.kafka import Reader
-from lake_assets.landing.manifest import EPOCHS
 from lake_assets.landing.operations import sweep, to_columns
 from lake_assets.landing.records import Record
 from lake_assets.landing.tail import Closed, Delivery
@@ -24,7 +22,7 @@ from lake_assets.settings import Settings, settings
 from lake_assets_tests.landing.kafka_scenario import Landings
 from lake_assets_tests.landing.made import path_of
 from lake_assets_tests.landing.one_topic import PATIENCE_SECONDS, SENT_MS, OneTopic, named
-from lake_assets_tests.landing.scenario import EVER
+from lake_assets_tests.landing.scenario import EVER, change_commands
 
 
 class Dropping(Delivery):
@@ -131,7 +129,7 @@ def test_a_zone_that_dies_between_dead_letters_and_file_goes_on_after_a_compacti
     one.land("b")
     for writer in one.writers:
         to_columns(writer, one.topic, now=EVER.replace(year=2026))
-        sweep(one.manifest, writer.zone, retired_before=EVER)
+        sweep(writer.manifest, writer.zone, retired_before=EVER)
     assert [tailer.stopped for tailer in one.land("aba")] == [{}, {}, {}]
     for writer in one.writers:
         to_columns(writer, one.topic, now=EVER.replace(year=2026))
@@ -154,9 +152,7 @@ def test_a_run_says_by_its_exit_code_that_partitions_stopped(
     settings.cache_clear()
     run = ["run", "--once", "--no-heartbeats"]
     assert CliRunner().invoke(landing, run, catch_exceptions=False).exit_code == 0
-    with landings.manifest.change() as (connection, _):
-        wrong = EPOCHS.c.topic == landings.feeds[0].topic
-        connection.execute(sa.update(EPOCHS).where(wrong).values(topic_id="another"))
+    change_commands(bare_home, "topic", lambda epoch: {**epoch, "topic_id": "another"})
     done = CliRunner().invoke(landing, run, catch_exceptions=False)
     settings.cache_clear()
     assert done.exit_code == 1

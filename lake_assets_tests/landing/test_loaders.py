@@ -81,9 +81,9 @@ def test_a_range_is_read_when_all_its_shards_may_be(landed: Landed) -> None:
         reshard(landed.writers[zone], TOPIC, 2, FEED.distinct_id_of, now=NOW)
     for number, zone in enumerate("ab"):
         (aside,) = (f for f in landed.files(zone) if f.shard == str(Shard(TOPIC, number, 2)))
-        quarantine(landed.manifest, zone, aside.name)
+        quarantine(landed.writers[zone].manifest, zone, aside.name)
     assert list(loader(landed.settings).load()) == []
-    landed.manifest.release("b", aside.name, now=NOW)
+    landed.writers["b"].manifest.release("b", aside.name, now=NOW)
     list(loader(landed.settings).load())
     assert rows(landed.settings) == named(range(3))
 
@@ -92,7 +92,7 @@ def test_a_partition_begins_with_its_first_file_though_that_is_in_quarantine(lan
     land(landed, 0)
     land(landed, 3)
     for zone in "ab":
-        quarantine(landed.manifest, zone, landed.files(zone)[0].name)
+        quarantine(landed.writers[zone].manifest, zone, landed.files(zone)[0].name)
     assert list(loader(landed.settings).load()) == []
 
 
@@ -189,7 +189,8 @@ def test_idle_partitions_are_complete_without_files_as_far_as_both_zones_have_re
     home, hours = landed.settings, [NOW - timedelta(hours=number) for number in (4, 3, 2)]
 
     def read(zone: str, first: int, last: int, time: datetime) -> None:
-        record_idle(landed.manifest, zone, [IdleSpan(TOPIC, 0, first, last, time)])
+        landed.writers[zone].require_storage()
+        record_idle(landed.writers[zone].manifest, zone, [IdleSpan(TOPIC, 0, first, last, time)])
 
     def loaded() -> list[int | None]:
         batches = list(loader(home, now=NOW).load())

@@ -8,7 +8,6 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-import sqlalchemy as sa
 from typer.testing import CliRunner
 
 from lake_assets.cli.landing import landing
@@ -16,11 +15,10 @@ from lake_assets.errors import OffsetsGone, StateMoved, TopicRecreated, UsageErr
 from lake_assets.landing.accept import accept
 from lake_assets.landing.dagster import compare_zones
 from lake_assets.landing.kafka import logical_ends
-from lake_assets.landing.manifest import EPOCHS
 from lake_assets.landing.state import Epoch, Ledger, Stops
 from lake_assets.settings import Settings, settings
 from lake_assets_tests.landing.one_topic import NOW, OneTopic, named
-from lake_assets_tests.landing.scenario import DEADLINE
+from lake_assets_tests.landing.scenario import DEADLINE, change_commands
 
 
 @pytest.fixture
@@ -108,22 +106,17 @@ def test_what_retention_removed_before_it_landed_is_accepted_and_who_lacks_it_al
 def test_the_manifest_of_the_version_before_learns_the_id_unless_kafka_ends_before_its_files(one: OneTopic) -> None:
     one.send(range(20))
     one.land()
-    forget_ids(one)
+    change_commands(one.home, "topic")
     one.send(range(20, 30))
     assert [tailer.stopped for tailer in one.land()] == [{}, {}]
     assert Ledger(one.manifest).epoch(one.topic) is not None
-    forget_ids(one)
+    change_commands(one.home, "topic")
     one.recreate(partitions=1)
     one.send(range(100, 110))
     assert "that was not recorded" in str(one.land("a")[0].stopped.popitem()[1])
     one.send(range(110, 140))  # the new topic reaches beyond the files: what was learnt stays
     assert one.land("a")[0].stopped
     assert [epoch.bases for epoch in [accept(one.writers, one.servers, one.topic, now=NOW).epoch] if epoch] == [{0: 30}]
-
-
-def forget_ids(one: OneTopic) -> None:
-    with one.manifest.change() as (connection, _):
-        connection.execute(sa.delete(EPOCHS))
 
 
 def test_a_new_topic_with_fewer_partitions_is_not_accepted(one: OneTopic) -> None:

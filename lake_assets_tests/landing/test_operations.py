@@ -76,14 +76,14 @@ def test_files_that_hold_what_was_scrubbed_go_once_both_zones_have_scrubbed(land
     assert remove_unscrubbed(landed.writers["a"], TOPIC, now=NOW) is None
     landed.run("scrub", "b")
     aside = landed.files("a")[0]
-    quarantine(landed.manifest, "a", aside.name)
+    quarantine(landed.writers["a"].manifest, "a", aside.name)
     assert remove_unscrubbed(landed.writers["a"], TOPIC, now=NOW) is None
     (last,) = landed.manifest.entries("a", stages=("retired",))
     assert (last.file.name,) == aside.made_from
-    landed.manifest.release("a", aside.name, now=NOW)
+    landed.writers["a"].manifest.release("a", aside.name, now=NOW)
     assert remove_unscrubbed(landed.writers["a"], TOPIC, now=NOW) == [last.file.name]
-    quarantine(landed.manifest, "a", aside.name)
-    landed.manifest.release("a", aside.name, now=NOW)
+    quarantine(landed.writers["a"].manifest, "a", aside.name)
+    landed.writers["a"].manifest.release("a", aside.name, now=NOW)
     both(landed, "columns")
     assert remove_unscrubbed(landed.writers["a"], TOPIC, now=NOW) == []
     assert len(landed.manifest.entries("a", stages=("retired",))) == 8, "readers may have them open"
@@ -148,7 +148,7 @@ def landed_in(shard: str, person: str) -> bool:
 def test_what_was_resharded_does_not_land_again_in_the_old_shard(landed: Landed) -> None:
     both(landed, "reshard")
     for writer in landed.writers.values():
-        sweep(landed.manifest, writer.zone, retired_before=NOW + timedelta(seconds=1))
+        sweep(writer.manifest, writer.zone, retired_before=NOW + timedelta(seconds=1))
     with pytest.raises(OffsetsOverlap, match="Offset 0 of partition 0 is in two files"):
         landed.land("a", 0, 0)
     landed.assert_equal()

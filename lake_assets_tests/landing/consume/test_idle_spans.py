@@ -5,7 +5,6 @@ from __future__ import annotations
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
-import sqlalchemy as sa
 from confluent_kafka import Producer
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -15,11 +14,12 @@ from lake_assets.engagement.topics import KafkaTopic
 from lake_assets.incremental.engine.iceberg import complete_through, create_raw, load
 from lake_assets.landing.cutover import Policy
 from lake_assets.landing.landing_service import LandingService
-from lake_assets.landing.manifest import FORMATS, IDLE_SPANS, POLICIES, open_manifest
+from lake_assets.landing.manifest import open_manifest
 from lake_assets.landing.messages import HEARTBEAT
 from lake_assets.landing.state import IdleSpan, SharedState, SpansByZone, idle_heartbeats, idle_spans, with_idle
 from lake_assets.membership import PIPELINE
 from lake_assets_tests.landing.kafka_scenario import Landings
+from lake_assets_tests.landing.scenario import share_manifest
 
 if TYPE_CHECKING:
     from lake_assets.settings import Settings
@@ -59,18 +59,13 @@ def test_an_idle_span_is_no_lag() -> None:
 
 
 def test_a_policy_that_a_version_before_has_recorded_goes_on_with_its_limits(bare_home: Settings) -> None:
-    before = open_manifest(bare_home)
-    old = {"topic": "t", "partition": 0, "from_offset": 0, "max_messages": 5, "max_bytes": 6, "max_age_ms": 7}
-    with before.engine.begin() as connection:
-        connection.execute(sa.insert(POLICIES), [old, {**old, "partition": 2}])
-        for table in (IDLE_SPANS, FORMATS):
-            table.drop(connection)
-        connection.execute(sa.text("ALTER TABLE landing_policy DROP COLUMN max_idle_ms"))
-        connection.execute(
-            sa.text("CREATE TABLE landing_policy_idle AS SELECT * FROM landing_policy WHERE partition = 2")
-        )
-        connection.execute(sa.text("ALTER TABLE landing_policy_idle ADD COLUMN max_idle_ms BIGINT"))
-        connection.execute(sa.text("UPDATE landing_policy_idle SET max_idle_ms = 8"))
+    share_manifest(
+        bare_home,
+        *(f"INSERT INTO landing_policy VALUES ('t', {partition}, 0, 5, 6, 7, NULL)" for partition in (0, 2)),
+        "CREATE TABLE landing_policy_idle AS SELECT * FROM landing_policy WHERE partition = 2",
+        "ALTER TABLE landing_policy_idle ADD COLUMN max_idle_ms BIGINT",
+        "UPDATE landing_policy_idle SET max_idle_ms = 8",
+    )
     manifest = open_manifest(bare_home)
     state, default = SharedState(manifest), Policy(1, 1, 1, max_idle_ms=9)
     going_on = [Policy(5, 6, 7, by_heartbeats=False), Policy(5, 6, 7, from_offset=1)]

@@ -26,6 +26,6 @@ def test_what_differs_is_named_with_offsets_and_both_checksums(bare_home: Settin
     assert (event.asset_key, event.check_name, event.passed) == (load_key(TOPIC), ZONES_EQUAL, False)
     later = compare_zones(landed.manifest, TOPIC, now=NOW + DEADLINE + timedelta(seconds=1), deadline=DEADLINE)
     assert f"{good.name} of zone a" in later.description
-    landed.manifest.discard("b", bad.name)
+    landed.writers["b"].manifest.discard("b", bad.name)
     landed.land("b", 0, 0)
     assert compare_zones(landed.manifest, TOPIC, now=NOW, deadline=DEADLINE).description == AGREE

@@ -19,13 +19,12 @@ from lake_assets.errors import (
     StoredByNewerVersion,
     UsageError,
 )
-from lake_assets.landing import manifest as schema
 from lake_assets.landing.cutover import Policy
-from lake_assets.landing.manifest import ALL_STAGES, ALL_VERDICTS, FORMATS, Manifest, files_of, open_manifest
+from lake_assets.landing.manifest import ALL_STAGES, ALL_VERDICTS, FORMATS, Manifest, divide, files_of, open_manifest
 from lake_assets.landing.records import DataFile, Shard, checksum, file_name, names_of
 from lake_assets.landing.state import DeletionRequest, Round, SharedState
 from lake_assets.settings import Settings
-from lake_assets_tests.landing.scenario import DEADLINE, NOW, TOPIC, WHOLE, Landed, quarantine, sent
+from lake_assets_tests.landing.scenario import DEADLINE, NOW, TOPIC, WHOLE, Landed, quarantine, sent, share_manifest
 
 POLICY = Policy(10, 1_000, 60_000)
 
@@ -49,32 +48,21 @@ def file(zone: str, first: int, last: int, *records: bytes, partition: int = 0) 
     )
 
 
-def test_a_manifest_of_a_version_before_formats_goes_on_and_one_of_a_later_version_is_refused(
-    configured: Settings, manifest: Manifest
+def test_what_zones_of_a_version_before_formats_shared_is_divided_and_a_later_version_is_refused(
+    configured: Settings,
 ) -> None:
+    share_manifest(configured, "INSERT INTO landing_deletion VALUES ('r', 'raw.signups', 'hash', 7)")
+    for zone in ("b", "a"):
+        manifest = open_manifest(configured, zone)
+        assert SharedState(manifest).deletions("raw.signups") == [DeletionRequest("r", "raw.signups", "hash", 7)]
+        manifest.add(file(zone, 0, 1, b"x", b"y"), now=NOW)
+        assert len(open_manifest(configured, zone).entries()) == 1
+    assert not divide(configured)
     with manifest.engine.begin() as connection:
-        FORMATS.drop(connection)
-        connection.execute(sa.text("ALTER TABLE landing_deletion DROP COLUMN cut"))
-        connection.execute(sa.text("INSERT INTO landing_deletion VALUES ('r', 'raw.signups', 'hash', 7)"))
-    manifest = open_manifest(configured)
-    assert SharedState(manifest).deletions("raw.signups") == [DeletionRequest("r", "raw.signups", "hash", 7)]
-    manifest.add(file("a", 0, 1, b"x", b"y"), now=NOW)
-    assert len(open_manifest(configured).entries()) == 1
-    with manifest.engine.begin() as connection:
-        assert list(connection.execute(sa.select(FORMATS.c.format)).scalars()) == [3]
-        connection.execute(sa.insert(FORMATS).values(format=4, written_by="7.0"))
-    refusal = r"The manifest .* has format 4, and this version reads formats up to 3(.|\n)*Install lake-assets 7\.0"
+        assert list(connection.execute(sa.select(FORMATS.c.format)).scalars()) == [4]
+        connection.execute(sa.insert(FORMATS).values(format=5, written_by="7.0"))
+    refusal = r"The manifest .* has format 5, and this version reads formats up to 4(.|\n)*Install lake-assets 7\.0"
     with pytest.raises(StoredByNewerVersion, match=refusal):
-        open_manifest(configured)
-
-
-def test_a_later_version_makes_a_manifest_unreadable_for_this_one(
-    configured: Settings, manifest: Manifest, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with monkeypatch.context() as later:
-        later.setattr(schema, "FORMAT", 4)
-        open_manifest(configured)
-    with pytest.raises(StoredByNewerVersion, match="has format 4"):
         open_manifest(configured)
 
 
@@ -219,11 +207,11 @@ def test_a_released_file_takes_the_place_of_the_other_zones(configured: Settings
         landed.land("b", 0, 0)
     (bad,) = landed.manifest.entries(verdicts=("quarantined",))
     with pytest.raises(UsageError, match="is provisional"):
-        landed.manifest.discard("a", bad.file.name)
-    (other,) = landed.manifest.release("b", bad.file.name, now=NOW)
+        landed.writers["a"].manifest.discard("a", bad.file.name)
+    (other,) = landed.writers["b"].manifest.release("b", bad.file.name, now=NOW)
     assert other.file.zone == "a"
     assert [(e.file.zone, e.verdict) for e in landed.manifest.entries()] == [("b", "verified")]
-    landed.manifest.discard("a", other.file.name)
+    landed.writers["a"].manifest.discard("a", other.file.name)
     assert landed.land("a", 0, 0) == "verified"
 
 
@@ -266,8 +254,8 @@ def test_with_a_discarded_file_go_the_retired_files_of_its_records_and_no_others
         landed.run("merge", zone)
     last, compacted = sorted(landed.files("a"), key=lambda file: len(file.made_from))
     assert (len(last.made_from), len(compacted.made_from)) == (0, 3)
-    quarantine(landed.manifest, "a", compacted.name)
-    removed = landed.manifest.discard("a", compacted.name)
+    quarantine(landed.writers["a"].manifest, "a", compacted.name)
+    removed = landed.writers["a"].manifest.discard("a", compacted.name)
     assert sorted(removed) == sorted([compacted.name, *compacted.made_from])
     left = landed.manifest.entries("a", stages=ALL_STAGES, verdicts=ALL_VERDICTS)
     assert names_of(files_of(left)) == [last.name]

@@ -27,7 +27,7 @@ def test_a_compacted_file_is_compared_with_the_files_that_it_was_made_from(bare_
     (finding,) = landed.findings()
     assert (finding.zone, finding.name) == ("a", merged.name)
     assert finding.problem.startswith(f"has the checksum {merged.checksum}, but the files that it was made from have ")
-    landed.manifest.forget("a", merged.made_from[:1])
+    landed.writers["a"].manifest.forget("a", merged.made_from[:1])
     assert landed.findings() == []  # its whole origin is not known any more
 
 

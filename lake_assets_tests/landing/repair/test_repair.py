@@ -8,7 +8,7 @@ from collections.abc import Iterable
 import sqlalchemy as sa
 
 from lake_assets.landing.heal import Repaired, decide, repair
-from lake_assets.landing.manifest import ENDS, EPOCHS, LOSSES, RANGES, STOPS, FileRows, open_manifest
+from lake_assets.landing.manifest import ENDS, RANGES, STOPS, FileRows, open_manifest
 from lake_assets.settings import Settings
 from lake_assets_tests.landing.made import path_of
 from lake_assets_tests.landing.scenario import DEADLINE, EVER, NOW, Landed
@@ -22,7 +22,7 @@ def lose_rows(landed: Landed, zones: Iterable[str]) -> None:
     """The manifest loses the first file of each zone; the files are old enough to be strays."""
     for zone in zones:
         file = landed.files(zone)[0]
-        with landed.manifest.change() as (connection, _):
+        with landed.writers[zone].manifest.change() as (connection, _):
             FileRows(connection).remove(zone, file.name)
         for name in landed.writers[zone].zone.names(EVER):
             os.utime(path_of(landed.writers[zone].zone, name), (NOW.timestamp(), NOW.timestamp()))
@@ -55,7 +55,7 @@ def test_a_lost_row_whose_file_is_gone_too_is_copied_from_the_other_zone(bare_ho
     landed.land_all(files=2, partitions=1)
     landed.writers["a"].zone.drop(landed.files("a")[0].name)
     lose_rows(landed, "a")
-    with landed.manifest.change() as (connection, _):
+    with landed.writers["b"].manifest.change() as (connection, _):
         connection.execute(sa.delete(RANGES).where(RANGES.c.zone == "b"))
     assert [repair.what for repair in repaired(landed)] == [
         "its rows in the manifest were written again",
@@ -101,7 +101,7 @@ def test_a_manifest_of_the_version_before_goes_on(bare_home: Settings) -> None:
     landed = Landed(bare_home)
     landed.land_all(files=2, partitions=1)
     with landed.manifest.engine.begin() as connection:
-        for table in (ENDS, EPOCHS, LOSSES, STOPS):
+        for table in (ENDS, STOPS):
             table.drop(connection)
     later = Landed(bare_home)
     assert later.findings() == []

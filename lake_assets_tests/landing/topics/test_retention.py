@@ -5,11 +5,10 @@ from __future__ import annotations
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
-import sqlalchemy as sa
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lake_assets.landing.manifest import RETENTION_MARKS, RETENTIONS, open_manifest
+from lake_assets.landing.manifest import RETENTION_MARKS, open_manifest
 from lake_assets.landing.records import Shard
 from lake_assets.landing.state import Epoch, Mark, Retention, kept_marks, landed_everywhere, removable
 from lake_assets_tests.landing.scenario import NOW, TOPIC, Landed, quarantine, sent
@@ -61,7 +60,7 @@ def test_only_what_both_zones_have_verified_has_landed(bare_home: Settings) -> N
     landed.land("b", 0, 9)
     assert everywhere() == {0: 12, 1: 9}
     last = next(file for file in landed.files("b") if file.ranges == {0: (9, 11)})
-    quarantine(landed.manifest, "b", last.name)
+    quarantine(landed.writers["b"].manifest, "b", last.name)
     assert everywhere() == {0: 9, 1: 9}
     writer = landed.writers["a"]
     dead = Shard(TOPIC, dead_letters=True)
@@ -80,8 +79,7 @@ def test_marks_belong_to_the_topic_of_an_id(bare_home: Settings) -> None:
 def test_a_manifest_of_the_version_before_keeps_all(bare_home: Settings) -> None:
     manifest = open_manifest(bare_home)
     with manifest.engine.begin() as connection:
-        for table in (RETENTIONS, RETENTION_MARKS):
-            connection.execute(sa.text(f"DROP TABLE {table.name}"))
+        RETENTION_MARKS.drop(connection)
     retention = Retention(open_manifest(bare_home))
     assert retention.hours(TOPIC) is None
     assert [retention.keep(TOPIC, hours) for hours in (0, 168, 168, 24, 0)] == [False, True, False, True, True]

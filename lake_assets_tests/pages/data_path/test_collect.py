@@ -22,8 +22,8 @@ from lake_assets.errors import FilesDiffer
 from lake_assets.incremental.engine.engine import Engine
 from lake_assets.incremental.operations.overview import overview
 from lake_assets.landing.kafka import beat
-from lake_assets.landing.manifest import open_manifest
 from lake_assets.landing.records import Checksum, DataFile, file_name
+from lake_assets.landing.zones import open_zones
 from lake_assets.membership import PIPELINE
 from lake_assets.pages.data_path import BAD_FILES, LAST_PUSHES, DataPath, Fact, Stage, data_path
 from lake_assets.serving.push import PushReport
@@ -64,10 +64,10 @@ def land(settings: Settings, zone: str, first: int, last: int, *, sum_of: int = 
     shard, ranges = f"{TOPIC}/0-of-1", {0: (first, last)}
     name = file_name(shard, ranges, frozenset(), "append")
     file = DataFile(name, 1, shard, ranges, frozenset(), last + 1 - first, Checksum(last + 1 - first, sum_of), zone)
-    folder = settings.landing_folder / zone
-    folder.mkdir(parents=True, exist_ok=True)
-    (folder / name).touch()
-    open_manifest(settings).add(file, now=NOW - timedelta(hours=1))
+    (writer,) = open_zones(settings, [zone])
+    writer.require_storage()
+    (settings.landing_folder / zone / name).touch()
+    writer.manifest.add(file, now=NOW - timedelta(hours=1))
 
 
 def test_without_services_only_the_tables_have_facts(bare_home: Settings, engine: Engine) -> None:

@@ -65,7 +65,7 @@ class Servers:
         for key in self._keys():
             self._bucket.Object(key).delete()
         for name in self.databases:
-            everything = "DROP SCHEMA public CASCADE; CREATE SCHEMA public"
+            everything = "DROP SCHEMA IF EXISTS landing_b CASCADE; DROP SCHEMA public CASCADE; CREATE SCHEMA public"
             self._run("psql", "--set=ON_ERROR_STOP=1", f"--dbname={self.address}/{name}", f"--command={everything}")
 
     def restore(self, folder: Path) -> None:
