@@ -102,7 +102,7 @@ def prepare() -> None:
     """Create SQLMesh's environment if it is missing or its requirements have changed.
 
     Raises:
-        SetupError: The packages cannot be installed.
+        ServiceError: The packages cannot be installed.
     """
     content = bootstrap.python_version().encode() + LOCK.read_bytes()
     step = bootstrap.Step("sqlmesh", content, _install)
