@@ -164,10 +164,8 @@ def _report(costs: list[Cost], tables: LakeTables) -> None:
     for name, cost in shown.items():
         print(f"  {name} (batch {cost.batch}): {cost.seconds:.1f} s, {cost.cpu:.1f} s of CPU")
     last = costs[-1]
-    for table in (MUTATION_REQUEST, "settled_request"):
-        location = tables.location(table)
-        if DeltaTable.is_deltatable(location):
-            print(f"  {table}: {_files(location, _org_of(last.batch, last.requests))}")
+    location = tables.location(MUTATION_REQUEST)
+    print(f"  {MUTATION_REQUEST}: {_files(location, _org_of(last.batch, last.requests))}")
 
 
 def _files(location: str, org: str) -> str:

@@ -33,8 +33,8 @@ from lake_assets.connections.spark import open_spark
 from lake_assets.engagement.batch import BatchReport, run_batch
 from lake_assets.engagement.lakes import EMAIL_EVENT
 from lake_assets.engagement.maintenance import rewrite_files
-from lake_assets.engagement.pruning import merge_scope, spans_of_dates
-from lake_assets.engagement.tables import ENGAGEMENT, MUTATION_REQUEST, SENT_WHO_ID, LakeTables, open_tables
+from lake_assets.engagement.pruning import merge_scope, spans_of_days
+from lake_assets.engagement.tables import ENGAGEMENT, SENT_WHO_ID, LakeTables, open_tables
 from lake_assets.engagement.topics import KafkaTopic
 from lake_assets.engagement.turn import open_stream
 from lake_assets.services.lifecycle import lake_services
@@ -141,10 +141,11 @@ def _batch(tables: LakeTables, spark: SparkSession, servers: str, run: str, ids:
     assert report is not None
     rows = _changed(report)
     print(f"{run}: {len(ids):,} requests, {rows:,} rows, {seconds:.1f} s, {_rate(rows, seconds)}")
-    of_batch = F.col("batch_id") == report.batch.batch_id
-    requests = tables.read(spark, MUTATION_REQUEST).where(of_batch).select("org_id", "first_date", "last_date")
+    commit = report.commits["data"]
+    assert commit is not None
+    changed = tables.changes(spark, ENGAGEMENT, commit.version)
     rows_before = tables.read(spark, ENGAGEMENT, version=before)
-    may_read = rows_before.where(merge_scope(spans_of_dates(requests)).condition).inputFiles()
+    may_read = rows_before.where(merge_scope(spans_of_days(changed)).condition).inputFiles()
     print(f"{run}: may read {len(may_read):,} of {len(rows_before.inputFiles()):,} files")
 
 

@@ -114,7 +114,7 @@ LONGEST = (
     "examples/test_flights.py",
     "engagement/dagster/test_assets.py",
     "benchmarks/cluster/test_cluster.py",
-    "engagement/streams/settled/test_settling.py",
+    "engagement/streams/test_known_requests.py",
     "services/backup/test_goes_on.py",
     "engagement/test_upgrade.py",
     "engagement/model/configuration/test_own_lake.py",

@@ -34,13 +34,13 @@ from lake_assets.demo.engagement_simulator import (
 from lake_assets.demo.home import PATIENCE_ON_SERVERS, START, console, headline, play_on_services, prepare_home
 from lake_assets.demo.stage import runs_by_job
 from lake_assets.engagement.erasure import certify
+from lake_assets.engagement.known_requests import ingested_versions
 from lake_assets.engagement.lake import EMAILS, STREAMS, TURNS
 from lake_assets.engagement.lakes import EMAIL_EVENT
 from lake_assets.engagement.maintenance import is_cleaned_up
 from lake_assets.engagement.metrics import metrics_are_behind, read_metrics
 from lake_assets.engagement.monitoring import stream_status, unnotified_batches
 from lake_assets.engagement.notifications import DATA_COMMIT, total_counts
-from lake_assets.engagement.settled import ingested_versions
 from lake_assets.engagement.tables import DEAD_LETTER, ENGAGEMENT, open_tables
 from lake_assets.engagement.topics import KafkaTopic
 from lake_assets.incremental.declaration import Pipeline
@@ -170,8 +170,6 @@ class Stage:
 
     def wait_until_idle(self, *, cleaned_up: bool = False) -> None:
         """Wait until the runs of Dagster have processed all messages, and print each batch when it is done.
-
-        Requests may still be pending then: those whose rows come with the next messages, or never.
 
         Args:
             cleaned_up: Whether to wait for maintenance and for the metrics, too.

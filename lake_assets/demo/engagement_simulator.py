@@ -455,7 +455,7 @@ def replay(messages: Iterable[Message], lake: EngagementLake) -> Replayed:
 def without_unmatched(messages: Iterable[Message], lake: EngagementLake) -> list[Message]:
     """Return the messages without the requests that never find an engagement. The rows that they leave are the same.
 
-    Such requests would stay pending, and be reported as dead after their attempts.
+    Such requests would be reported: they meet no row.
     """
     found = list(messages)
     topic, unmatched = lake.topic("mutation"), replay(found, lake).unmatched

@@ -12,18 +12,15 @@ from typing import TYPE_CHECKING, Any
 from lake_assets.engagement.requests import (
     PERSON,
     Alias,
-    Engaged,
     MutationRequest,
     Record,
     RetentionRequest,
     aliases,
-    applicable,
     changed_aliases,
     cut_off,
     erased_ids,
     least_id_of_person,
     place_records,
-    status_after_attempt,
 )
 
 if TYPE_CHECKING:
@@ -38,7 +35,7 @@ if TYPE_CHECKING:
 _OF = ["org_id", "column"]
 _KEY = [*_OF, "part"]
 """A task."""
-PARTS = "hash bigint, part int"
+PARTS = "hash bigint, part int, component bigint"
 REQUESTS_OF_A_PART = 50_000
 """A part is larger if a single component is. Python takes 1.7 kB for a request."""
 
@@ -80,7 +77,7 @@ def changed_aliases_by_org(applied: DataFrame, batch: DataFrame, arrived: DataFr
 
 
 def parts_by_org(links: DataFrame) -> DataFrame:
-    """Return the ids of the components with a wanted link, as hashes, and the part of each: `PARTS`.
+    """Return the ids of the components with a wanted link, as hashes, and part and component of each: `PARTS`.
 
     Of two ids with one hash, the components are in one part, which does no harm.
 
@@ -97,7 +94,7 @@ def parts_by_org(links: DataFrame) -> DataFrame:
 
 
 def with_part(rows: DataFrame, parts: DataFrame, identity: str) -> DataFrame:
-    """Return the rows of the ids that have a part, with it.
+    """Return the rows of the ids that have a part, with it and their component.
 
     Args:
         rows: org_id string, column string, and the id.
@@ -144,40 +141,6 @@ def limits_by_org(requests: DataFrame, links: DataFrame) -> DataFrame:
     links_by_org = related.select("org_id", *_REQUEST).groupBy("org_id")
     both = requests_by_org.cogroup(links_by_org)
     return both.applyInPandas(_limits_of_org, RETENTION_LIMITS)
-
-
-def attempt_by_org(requests: DataFrame, applied: DataFrame, present: DataFrame, *, max_attempts: int) -> DataFrame:
-    """Return the requests with one more attempt and their status after it.
-
-    Args:
-        requests: Columns as for `place_records_by_org`, part int, attempts int, status string, and any others.
-        applied: Requests of former batches, as for `aliases_by_org`.
-        present: Rows: org_id string, column string, part int, id string, engaged_at timestamp, day date (null if no
-            request is dated), is_as_sent boolean: whether id is the one that the row was sent with, so that applied
-            requests act on it, too. It must not contain parts that have neither requests nor applied ones.
-    """
-
-    def attempt_org(frame: pd.DataFrame, ids: pd.DataFrame) -> pd.DataFrame:
-        asked = frame[frame[_IS_OF_BATCH]]
-        former = frame[~frame[_IS_OF_BATCH]]
-        is_as_sent = ids["is_as_sent"].astype(bool)
-        found = applicable(
-            _requests_with_records(asked),
-            present=_engaged(ids[~is_as_sent]),
-            applied=_requests(former),
-            as_sent=_engaged(ids[is_as_sent]),
-        )
-        columns = {name: _values(asked[name]) for name in names}
-        columns["attempts"] = [count + 1 for count in columns["attempts"]]
-        columns["status"] = [
-            status_after_attempt(found=request_id in found, attempts=attempts, max_attempts=max_attempts)
-            for request_id, attempts in zip(columns["request_id"], columns["attempts"], strict=True)
-        ]
-        return _frame(columns, zip(*columns.values(), strict=True))
-
-    names = requests.columns
-    requests_by_org = _union(applied, requests).groupBy(*_KEY)
-    return requests_by_org.cogroup(_own_part(present).groupBy(*_KEY)).applyInPandas(attempt_org, requests.schema)
 
 
 def _own_part(rows: DataFrame) -> DataFrame:
@@ -235,7 +198,9 @@ def parts_of_graph(links: pa.Table, most: int = REQUESTS_OF_A_PART) -> pa.Table:
     part_of = np.full(len(hashes), -1, dtype=np.int32)
     part_of[wanted] = (np.cumsum(sizes) - sizes) // most
     part = part_of[component]
-    return pa.table({"hash": hashes[part >= 0], "part": part[part >= 0]})
+    is_of_part = part >= 0
+    columns = {"hash": hashes, "part": part, "component": hashes[component]}
+    return pa.table({name: values[is_of_part] for name, values in columns.items()})
 
 
 def _components(first: Codes, second: Codes, count: int) -> Codes:
@@ -294,10 +259,6 @@ def _requests_with_records(frame: pd.DataFrame) -> Iterator[MutationRequest]:
     for request, engagement_id, who_id, day, ids in zip(_requests(frame), *columns, strict=True):
         record = None if engagement_id is None else Record(engagement_id, who_id, day, dict(ids or {}))
         yield replace(request, record=record)
-
-
-def _engaged(frame: pd.DataFrame) -> Iterator[Engaged]:
-    yield from zip(*[_values(frame[name]) for name in ("id", "engaged_at", "day")], strict=True)
 
 
 def _org(frame: pd.DataFrame) -> str:

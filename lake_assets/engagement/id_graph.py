@@ -178,7 +178,7 @@ def digraph(links: Iterator[tuple[str, str | None]]) -> nx.DiGraph[str]:
 
 
 def _requests(tables: LakeTables, org: str) -> pa.Table:
-    """Return the requests of an org, each once: the settled ones, and those of the log that are not."""
+    """Return the requests of an org, each once; of a lake of an earlier version, those of both of its tables."""
     tables.require_org(org)
     found = []
     for name in (SETTLED_REQUEST, MUTATION_REQUEST):
@@ -211,5 +211,6 @@ def _targets(requests: pa.Table) -> list[str | None]:
 
 def _moves(requests: pa.Table) -> Iterator[tuple[MutationRequest, str]]:
     for row in requests.select(_COLUMNS).to_pylist():
-        status = row.pop("status")
+        status = APPLIED if row["status"] == "met" else row["status"]
+        del row["status"]
         yield MutationRequest(**row), status

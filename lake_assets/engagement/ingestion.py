@@ -16,16 +16,16 @@ from typing import TYPE_CHECKING
 from lake_assets.base.columns import any_of
 from lake_assets.engagement.batch import BatchMessages, DeadLetterCommit, Stream
 from lake_assets.engagement.checkpoint import COPIES_ARE_REPEATED, Batch
+from lake_assets.engagement.known_requests import reject_replaced, upgrade
 from lake_assets.engagement.messages import ingestion_format
 from lake_assets.engagement.notifications import DATA_COMMIT, NotificationCommit
 from lake_assets.engagement.pruning import day_ranges
-from lake_assets.engagement.settled import reject_replaced, upgrade
 from lake_assets.engagement.tables import (
     ENGAGEMENT,
     ERASURE,
+    MUTATION_REQUEST,
     ORG,
     REPEATED,
-    SETTLED_REQUEST,
     LakeTables,
     engagement_columns,
     sent,
@@ -119,7 +119,7 @@ def ingestion(tables: LakeTables, spark: SparkSession, servers: str) -> Stream:
         DeadLetterCommit(messages),
         NotificationCommit(tables, spark, tables.lake.app_name("ingestion")),
     )
-    reads = (ORG, ERASURE, SETTLED_REQUEST)
+    reads = (ORG, ERASURE, MUTATION_REQUEST)
     return Stream("ingestion", tables, topic.state, commits, reads, upgrade=partial(upgrade, tables, spark))
 
 

@@ -162,7 +162,7 @@ _TAKEN = frozenset(
 )
 """Names of other columns of rows, messages and requests."""
 
-_POSITIVE = ("max_records", "max_attempts", "max_file_bytes", "retain_hours")
+_POSITIVE = ("max_records", "max_file_bytes", "retain_hours")
 DEFAULT_MAX_FILE_BYTES = 128 * 1024 * 1024
 
 
@@ -177,7 +177,6 @@ class EngagementLake:
             column means the first one. Those that are not columns of every lake are further fields of messages.
         topics: Stream → Kafka topic; by default `<name>.<stream>`.
         max_records: Maximum number of messages in a batch.
-        max_attempts: Number of batches that try a mutation request without rows before it is dead.
         max_file_bytes: Maximum size of the files that maintenance writes for `engagement`.
         seconds: One of `TURNS` → seconds between two of its turns; without an entry, those of the settings.
         retain_hours: Hours for which old versions stay readable; None for those of the settings.
@@ -193,7 +192,6 @@ class EngagementLake:
     fields: Mapping[str, str]
     topics: Mapping[StreamName, str] = field(default_factory=dict)
     max_records: int = 1_000_000
-    max_attempts: int = 24
     max_file_bytes: int = DEFAULT_MAX_FILE_BYTES
     seconds: Mapping[str, int] = field(default_factory=dict)
     retain_hours: int | None = None

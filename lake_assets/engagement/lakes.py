@@ -158,7 +158,7 @@ SHIPPED = Path(__file__).parent / "shipped"
 SIMULATED = (*EMAILS.kinds.values(), *CALLS.kinds.values(), *CALLS.outcomes.values())
 """The kinds and outcomes that the simulator sends."""
 
-_NUMBERS = ("max_records", "max_attempts", "max_file_bytes", "retain_hours", "ttl_days")
+_NUMBERS = ("max_records", "max_file_bytes", "retain_hours", "ttl_days")
 KEYS = (
     "name",
     "fields",
@@ -170,6 +170,7 @@ KEYS = (
     "simulated_as",
     "continuous",
     "ids",
+    "max_attempts",  # of files of earlier versions; it has no effect
     *_NUMBERS,
 )
 _REQUIRED = ("name", "fields", "metrics")

@@ -38,8 +38,8 @@ from lake_assets.connections.spark import MASTER, is_local
 from lake_assets.coordination import JobCoordinator
 from lake_assets.engagement.batch import Guard
 from lake_assets.engagement.delta_log import open_table, read_rows
+from lake_assets.engagement.known_requests import upgrade
 from lake_assets.engagement.lake import STREAMS, StreamName
-from lake_assets.engagement.settled import prune_log, upgrade
 from lake_assets.engagement.tables import (
     CHECKPOINT,
     DEAD_LETTER,
@@ -49,7 +49,6 @@ from lake_assets.engagement.tables import (
     MUTATION_REQUEST,
     NOTIFICATION,
     ORG,
-    SETTLED_REQUEST,
     LakeTables,
 )
 from lake_assets.engagement.turn_order import MAINTENANCE, coordinator_of
@@ -218,7 +217,6 @@ def _inventory_entry(info: FileInfo, path: str) -> dict[str, Any]:
 TABLES = (
     ENGAGEMENT,
     MUTATION_REQUEST,
-    SETTLED_REQUEST,
     NOTIFICATION,
     DEAD_LETTER,
     ERASURE,
@@ -226,7 +224,7 @@ TABLES = (
     ENGAGEMENT_METRICS,
     CHECKPOINT,
 )
-COMPACTED_TABLES = (MUTATION_REQUEST, SETTLED_REQUEST, NOTIFICATION, DEAD_LETTER, ERASURE)
+COMPACTED_TABLES = (MUTATION_REQUEST, NOTIFICATION, DEAD_LETTER, ERASURE)
 """Tables whose small files are compacted without sorting."""
 
 UNLOCKED_TABLES = frozenset({ORG, ENGAGEMENT_METRICS})
@@ -313,8 +311,6 @@ def maintain(tables: LakeTables, spark: SparkSession, guard: Guard, *, retain_ho
     last_erasure = _last_erasure(tables)
     orgs = changed_orgs(tables)
     kept_hours = retain_hours if is_cleaned_up(tables) else 0
-    confirm()
-    prune_log(tables)
     sorted_orgs = rewrite_files(tables, spark, orgs, confirm)
     reach("maintenance-optimized")
     removed = {}

@@ -6,17 +6,18 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, Any, get_args
+from typing import TYPE_CHECKING, Any
 
 from lake_assets.base.findings import Finding
 from lake_assets.connections.addresses import kafka_address
 from lake_assets.engagement import delta_log
 from lake_assets.engagement.batch import BatchMessages, DeadLetterCommit
 from lake_assets.engagement.checkpoint import Batch, Checkpoint, Offsets, TopicState, problem_of
-from lake_assets.engagement.delta_log import Commit, is_table, open_table, read_rows
+from lake_assets.engagement.delta_log import Commit, open_table, read_rows
 from lake_assets.engagement.erasure import ErasedUntil, ErasureRegistry
 from lake_assets.engagement.ingestion import may_be_copies
 from lake_assets.engagement.isolation import explain
+from lake_assets.engagement.known_requests import has_one_table
 from lake_assets.engagement.lake import STREAMS, StreamName
 from lake_assets.engagement.lakes import configured_lakes
 from lake_assets.engagement.messages import mutation_format, retention_format
@@ -28,9 +29,8 @@ from lake_assets.engagement.notifications import (
     batch_effect,
     total_counts,
 )
-from lake_assets.engagement.requests import RETENTION_OPS, RetentionRequest, Status, cut_off
+from lake_assets.engagement.requests import RETENTION_OPS, RetentionRequest, cut_off
 from lake_assets.engagement.retention import ErasureCommit
-from lake_assets.engagement.settled import SettledCommit
 from lake_assets.engagement.tables import (
     DEAD_LETTER,
     ENGAGEMENT,
@@ -39,7 +39,6 @@ from lake_assets.engagement.tables import (
     NO_MISTAKES,
     NOTIFICATION,
     REPEATED,
-    SETTLED_REQUEST,
     LakeTables,
     open_tables,
 )
@@ -58,6 +57,9 @@ SAMPLE_SIZE = 10
 
 COPY_DAYS = 31
 """Number of days before and after a new row among which an audit looks for another row of its engagement."""
+
+REPORTED_BATCHES = 24
+"""Number of the newest batches of mutation of which requests without a row are told, however old they are."""
 
 RECENT_COMMITS = 1_000
 """Number of a table's newest commits that an audit reads. Each is a file of the table's log."""
@@ -99,12 +101,26 @@ def repeated_ids(spark: SparkSession, tables: LakeTables, version: int) -> Sampl
     return _sample(repeated.select(F.concat_ws("/", *key)))
 
 
-def dead_requests(spark: SparkSession, tables: LakeTables) -> Sample:
-    """Return mutation requests that are dead because no attempt found a row, as org/id."""
-    from pyspark.sql import functions as F
+def unmet_requests(tables: LakeTables, now: datetime) -> Sample:
+    """Return requests that have met no row for a day, as org/id: of the last `REPORTED_BATCHES`, or of the last week.
 
-    dead = tables.read(spark, SETTLED_REQUEST).where("status = 'dead'")
-    return _sample(dead.select(F.concat_ws("/", "org_id", "request_id")).distinct())
+    Starts no Spark.
+    """
+    day_ago, week_ago = ((now - timedelta(days=days)).strftime("%Y-%m-%dT%H:%M:%SZ") for days in (1, 8))
+    newest = f"SELECT max(batch_id) FROM {MUTATION_REQUEST}"
+    if has_one_table(tables):
+        recent = f"executed_at >= '{week_ago}' OR batch_id > ({newest}) - {REPORTED_BATCHES}"
+    else:
+        recent = f"batch_id = ({newest})"  # each batch of an earlier version had all of them
+    unmet = f"status = 'parked' AND old_id IS NOT NULL AND executed_at < '{day_ago}' AND ({recent})"
+    met = f"SELECT org_id, request_id FROM {MUTATION_REQUEST} WHERE status = 'met'"
+    found = tables.query(
+        MUTATION_REQUEST,
+        f"SELECT DISTINCT p.org_id, p.request_id FROM (SELECT * FROM {MUTATION_REQUEST} WHERE {unmet}) p"
+        f" LEFT ANTI JOIN ({met}) m ON p.org_id = m.org_id AND p.request_id = m.request_id",
+    )
+    ids = sorted(f"{row['org_id']}/{row['request_id']}" for row in found)
+    return Sample(len(ids), tuple(ids[:SAMPLE_SIZE]))
 
 
 def unnotified_batches(tables: LakeTables) -> list[str]:
@@ -158,6 +174,7 @@ def _sample(ids: DataFrame) -> Sample:
 
 _REQUEST_KEY = ["org_id", "request_id"]
 _PLACE = ["partition", "offset"]
+_STATUSES = ("applied", "parked")
 _RETENTION_COLUMNS = ("request_id", "op", "ttl_days", "who_id", "requested_at")
 
 
@@ -214,25 +231,21 @@ class _BatchReconciler:
         return {"rows": self._inserted(ENGAGEMENT, DATA_COMMIT), "repeated": self._repeated_engagements()}
 
     def count_requests(self) -> dict[str, int]:
-        """Count the outcomes of mutation: a valid message is a request in its first attempt, or repeats a request."""
+        """Count the outcomes of mutation: a valid message is a new request, or repeats a request."""
         from pyspark.sql import functions as F
 
         is_of_batch = F.col("batch_id") == self.batch.batch_id
         is_of_topic = F.col("topic") == self.batch.messages.topic
         log = self._read(MUTATION_REQUEST, RequestCommit.name)
-        first_attempts = log.where(is_of_batch).where("attempts = 1")
+        new = log.where(is_of_batch).where("status <> 'met'")
         dead_letters = self.tables.read(self.spark, DEAD_LETTER).where(is_of_topic & is_of_batch)
-        accounted_for = first_attempts.select(_PLACE).unionByName(dead_letters.select(_PLACE))
+        accounted_for = new.select(_PLACE).unionByName(dead_letters.select(_PLACE))
         valid = self._valid(mutation_format(self.tables.lake))
         others = valid.join(accounted_for, _PLACE, "left_anti")
-        settled = self._read(SETTLED_REQUEST, SettledCommit.name)
-        known_requests = log.select(_REQUEST_KEY).unionByName(settled.select(_REQUEST_KEY)).distinct()
-        repeated = others.join(known_requests, _REQUEST_KEY, "left_semi")
-        rows = first_attempts.groupBy("status").count().collect()
+        repeated = others.join(log.select(_REQUEST_KEY).distinct(), _REQUEST_KEY, "left_semi")
+        rows = new.groupBy("status").count().collect()
         count_of = {row["status"]: row["count"] for row in rows}
-        outcomes = {status: count_of.get(status, 0) for status in get_args(Status)}
-        outcomes["repeated"] = repeated.count()
-        return outcomes
+        return {**{status: count_of.get(status, 0) for status in _STATUSES}, "repeated": repeated.count()}
 
     def count_retention(self) -> dict[str, int]:
         """Count the outcomes of retention: a valid message is a registered erasure, or an org without older rows."""
@@ -407,25 +420,14 @@ def _dead_letters(tables: LakeTables, name: StreamName, batch: Batch, share: flo
 
 
 def _unmet(tables: LakeTables, now: datetime) -> Iterator[Problem]:
-    """Yield a problem if requests have met no row for a day; for a week more, also of those that were given up."""
-    last = f"SELECT max(batch_id) FROM {MUTATION_REQUEST}"
-    day_ago, week_ago = ((now - timedelta(days=days)).strftime("%Y-%m-%dT%H:%M:%SZ") for days in (1, 8))
-    waiting = (
-        f"SELECT count(*) AS n FROM {MUTATION_REQUEST} WHERE status = 'parked' AND batch_id = ({last})"
-        f" AND executed_at < '{day_ago}'"
-    )
-    dead = (
-        f"SELECT count(*) AS n FROM {SETTLED_REQUEST} WHERE status = 'dead' AND executed_at < '{day_ago}'"
-        f" AND executed_at >= '{week_ago}'"
-    )
-    statements = {MUTATION_REQUEST: waiting, SETTLED_REQUEST: dead}
-    counts = [tables.query(table, of)[0]["n"] for table, of in statements.items() if is_table(tables.location(table))]
-    if any(counts):
+    """Yield a problem if requests have met no row for a day."""
+    unmet = unmet_requests(tables, now).count
+    if unmet:
         stream = tables.lake.app_name("mutation")
         yield Problem(
             stream,
             "requests_unmet",
-            f"{sum(counts):,} requests of {stream} have met no row for a day.",
+            f"{unmet:,} requests of {stream} have met no row for a day.",
             "Find out whether ingestion lacks their engagements, or whether they name a wrong id, column or date.",
         )
 

@@ -1,51 +1,43 @@
 """The mutation stream: requests to convert, merge and delete ids, collapsed to one map and applied in one MERGE.
 
 A request acts on rows that engaged until it was executed, so the map has an id for each span of engaged_at, also for
-the day that a request names. Late arrivals follow the requests of their id in the same MERGE (see `settled`).
+the day that a request names. Late arrivals follow the requests of their id in the same MERGE (see `known_requests`).
 Its source is each row that changes, with its final ids: columns of ids are independent, but any of them deletes the
 row.
 
-The outcome of a batch is decided once, and durable before the first row changes: the rows of `mutation_request` that a
-batch appends are its new and its pending requests, each with its status. The map follows from them.
+A request is in force from when it is received, whether it meets a row then or later, or never. What a batch does
+follows from its intent: it is computed once in a process, and again by another one that finishes the batch.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING
 
 from lake_assets.engagement.batch import BatchMessages, DeadLetterCommit, Stream, batch_id_column
 from lake_assets.engagement.checkpoint import DATES_BIND, Batch
 from lake_assets.engagement.delta_log import batch_statement
-from lake_assets.engagement.grouped import aliases_by_org, attempt_by_org, changed_aliases_by_org, with_part
-from lake_assets.engagement.messages import mutation_format
-from lake_assets.engagement.notifications import DATA_COMMIT, NotificationCommit
-from lake_assets.engagement.pruning import DateSpan, MergeScope, day_ranges, merge_scope, spans_of_dates, spans_of_days
-from lake_assets.engagement.requests import PERSON
-from lake_assets.engagement.settled import (
-    IS_AS_SENT,
-    ROW_ID,
+from lake_assets.engagement.grouped import RECORD_IDS, aliases_by_org, changed_aliases_by_org, with_part
+from lake_assets.engagement.known_requests import (
     Former,
-    Outcome,
-    Outcomes,
-    SettledCommit,
-    by_id,
     engaged_within,
     final_records,
     former,
     ingested_versions,
     inserted_rows,
     orgs_of,
-    pending_batch,
-    pending_requests,
-    settled_requests,
+    requests_of,
     upgrade,
-    was_applied,
+    was_asked,
     with_ids,
     with_record_ids,
 )
+from lake_assets.engagement.messages import mutation_format
+from lake_assets.engagement.notifications import DATA_COMMIT, NotificationCommit
+from lake_assets.engagement.pruning import DateSpan, MergeScope, day_ranges, merge_scope, spans_of_days
+from lake_assets.engagement.requests import PERSON
 from lake_assets.engagement.tables import (
     ENGAGEMENT,
     ERASURE,
@@ -53,7 +45,6 @@ from lake_assets.engagement.tables import (
     MUTATION_REQUEST_COLUMNS,
     ORG,
     LakeTables,
-    applied_requests,
     row_columns,
     sent,
 )
@@ -65,8 +56,6 @@ if TYPE_CHECKING:
     from lake_assets.engagement.lake import EngagementLake
 
 _REQUEST_KEY = ["org_id", "request_id"]
-_NAMED = ["org_id", "column", "part", "old_id", "executed_at", "engagement_date"]
-_DATE_RANGE = ("first_date", "last_date")
 
 
 def mutation(tables: LakeTables, spark: SparkSession, servers: str) -> Stream:
@@ -77,11 +66,10 @@ def mutation(tables: LakeTables, spark: SparkSession, servers: str) -> Stream:
     """
     topic = KafkaTopic(servers, tables.lake.topic("mutation"))
     messages = BatchMessages(tables, spark, topic, mutation_format(tables.lake))
-    outcomes = Outcomes(tables, spark)
+    plans = Plans(messages)
     commits = (
-        RequestCommit(messages, outcomes),
-        MutationCommit(tables, spark, outcomes),
-        SettledCommit(outcomes),
+        RequestCommit(plans),
+        MutationCommit(plans),
         DeadLetterCommit(messages),
         NotificationCommit(tables, spark, tables.lake.app_name("mutation")),
     )
@@ -90,141 +78,55 @@ def mutation(tables: LakeTables, spark: SparkSession, servers: str) -> Stream:
 
 
 @dataclass(frozen=True)
-class RequestCommit:
-    """Decides which requests are applied, pending or dead, on the engagement table as it was before the batch."""
+class Plan:
+    """What a batch does.
 
-    messages: BatchMessages
-    outcomes: Outcomes
-    name: str = "request"
-    table: str = MUTATION_REQUEST
+    Attributes:
+        requests: The rows that it appends to `mutation_request`.
+        changes: The rows that change, as `_merge` takes them; None if none do.
+    """
 
-    def write(self, batch: Batch, done: Mapping[str, int | None], app_id: str) -> None:
-        from pyspark.sql import functions as F
-
-        from lake_assets.connections.row_checkpoint import checkpoint_rows
-
-        tables, spark = self.messages.tables, self.messages.spark
-        pending = pending_requests(tables, spark, batch)
-        orgs = orgs_of(_with_pending(self.messages.valid(batch).select("org_id"), pending))
-        to_try = _with_pending(self._new(batch, pending, orgs), pending)
-        requests = checkpoint_rows(to_try.withColumn("batch_id", batch_id_column(batch)))
-        found = former(tables, spark, batch, requests, orgs)
-        applied = found.applied.where(F.col("org_id").isin(orgs))
-        asked = with_part(requests, found.parts, "old_id")
-        named = asked.select(_NAMED).unionByName(applied.select(_NAMED))
-        asked_for, names_days = _spans_of(requests)
-        scope = merge_scope(asked_for)
-        dated = names_days or found.names_days
-        present = checkpoint_rows(self._present(batch, named, scope, found.arrivals, dated=dated))
-        outcomes = attempt_by_org(
-            with_record_ids(asked, tables.lake),
-            applied,
-            present,
-            max_attempts=tables.lake.max_attempts,
-        )
-        ranges = present.groupBy("org_id").agg(
-            F.min("first_date").alias("first_date"),
-            F.max("last_date").alias("last_date"),
-        )
-        rows = outcomes.drop(*_DATE_RANGE).join(ranges, "org_id", "left")
-        tried = checkpoint_rows(rows.select(*MUTATION_REQUEST_COLUMNS))
-        tables.append(MUTATION_REQUEST, tried, app_id=app_id, batch_id=batch.batch_id)
-        self.outcomes.keep(batch, Outcome(tried, found, scope))
-
-    def _present(
-        self, batch: Batch, names: DataFrame, scope: MergeScope, arrivals: DataFrame | None, *, dated: bool
-    ) -> DataFrame:
-        """Return the rows that a request may find, grouped by the first one that names their id since they engaged.
-
-        Args:
-            names: `_NAMED` of the requests to try, and of applied ones that concern the same rows.
-            scope: Orgs and dates of these rows.
-            arrivals: As `new_rows` returns them.
-            dated: Whether one of the requests names a day.
-
-        Returns:
-            org_id string, column string, part int, id string, engaged_at timestamp, day date, is_as_sent boolean,
-            first_date date, last_date date. engaged_at is when that request was executed, which for all requests is as
-            good as the row's own time; day is null unless one of them names a day. is_as_sent is also true for new rows
-            without a sent id.
-        """
-        from pyspark.sql import functions as F
-
-        ids = ["org_id", "column", "id"]
-        named = names.groupBy("org_id", "column", "part", F.col("old_id").alias("id")).agg(
-            F.sort_array(F.collect_set("executed_at")).alias("executed")
-        )
-        rows_before = self.messages.tables.read_for(self.messages.spark, batch, ENGAGEMENT)
-        engagements = by_id(rows_before.where(scope.condition), self.messages.tables.lake)
-        since = F.filter("executed", lambda executed: executed >= F.col("engaged_at"))
-        rows = engagements.join(named, ids).withColumn("found_at", F.get(since, F.lit(0)))
-        rows = rows.where("found_at is not null").select(*ROW_ID, "part", IS_AS_SENT, "engagement_date", "found_at")
-        if arrivals is not None:
-            new = arrivals.select(*ROW_ID, F.lit(True).alias("is_new"))
-            rows = rows.join(new, ROW_ID, "left").withColumn(IS_AS_SENT, F.col(IS_AS_SENT) | F.expr("is_new is true"))
-        day = F.col("engagement_date") if dated else F.lit(None).cast("date")
-        return rows.groupBy(*ids, "part", F.col("found_at").alias("engaged_at"), day.alias("day"), IS_AS_SENT).agg(
-            F.min("engagement_date").alias("first_date"),
-            F.max("engagement_date").alias("last_date"),
-        )
-
-    def _new(self, batch: Batch, pending: DataFrame | None, orgs: Iterable[str]) -> DataFrame:
-        """Return the valid requests of the batch that are not known, each id once, the first one in replay."""
-        from pyspark.sql import Window
-        from pyspark.sql import functions as F
-
-        in_replay = Window.partitionBy(_REQUEST_KEY).orderBy("executed_at", "partition", "offset")
-        valid = self.messages.valid(batch)
-        settled = settled_requests(self.messages.tables, self.messages.spark, batch, orgs)
-        known = _with_pending(settled.select(_REQUEST_KEY), pending).distinct()
-        numbered = valid.withColumn("nth", F.row_number().over(in_replay))
-        unseen = numbered.where("nth = 1").join(known, _REQUEST_KEY, "left_anti")
-        rows = unseen.withColumns(
-            {
-                "attempts": F.lit(0),
-                "status": F.lit("pending"),
-                "batch_id": batch_id_column(batch),
-                "first_date": F.lit(None).cast("date"),
-                "last_date": F.lit(None).cast("date"),
-                "column": F.coalesce("column", F.lit(self.messages.tables.lake.ids[0])),
-            }
-        )
-        if batch.rules < DATES_BIND:
-            rows = rows.withColumns({"column": F.lit(PERSON), "engagement_date": F.lit(None).cast("date")})
-        return rows.select(*MUTATION_REQUEST_COLUMNS)
+    requests: DataFrame
+    changes: DataFrame | None
 
 
 @dataclass(frozen=True)
-class MutationCommit:
-    """Applies the collapsed map of the batch's requests: the rows of an id go to its final id at once.
+class Plans:
+    """What batches do, computed once for all commits of a batch.
 
-    Late rows go where they would be if they had been there before.
+    Attributes:
+        messages: Messages of the topic of mutation.
     """
 
-    tables: LakeTables
-    spark: SparkSession
-    outcomes: Outcomes
-    name: str = DATA_COMMIT
-    table: str = ENGAGEMENT
+    messages: BatchMessages
+    _kept: list[tuple[Batch, Plan]] = field(default_factory=list, init=False, repr=False, compare=False)
 
-    def write(self, batch: Batch, done: Mapping[str, int | None], app_id: str) -> None:
-        outcome = self.outcomes.take(batch, done)
-        self._apply(batch, outcome, app_id)
-        self.outcomes.keep(batch, outcome)
+    def of(self, batch: Batch, *, keep: bool) -> Plan:
+        """Return the plan of a batch: the one that was kept, if it is of this batch.
 
-    def _apply(self, batch: Batch, outcome: Outcome, app_id: str) -> None:
+        Args:
+            keep: Whether the next commit of the batch gets the same. A commit that is repeated computes it again.
+        """
+        kept = [plan for known, plan in self._kept if known == batch]
+        plan = kept[0] if kept else self._plan(batch)
+        self._kept[:] = [(batch, plan)] if keep else []
+        return plan
+
+    def _plan(self, batch: Batch) -> Plan:
         from pyspark.sql import functions as F
 
         from lake_assets.connections.row_checkpoint import checkpoint_and_aggregate, checkpoint_rows
 
-        lake = self.tables.lake
-        requests = applied_requests(outcome.tried)
-        found = outcome.found or former(self.tables, self.spark, batch, requests)
+        tables, spark = self.messages.tables, self.messages.spark
+        lake = tables.lake
+        orgs = orgs_of(self.messages.valid(batch))
+        requests = checkpoint_rows(self._new(batch, orgs))
+        found = former(tables, spark, batch, requests, orgs)
         records = final_records(requests, lake)
-        arrived = with_part(_arrived_ids(self.spark, found.arrivals), found.parts, "id")
+        arrived = with_part(_arrived_ids(spark, found.arrivals), found.parts, "id")
         asked = with_part(requests, found.parts, "old_id")
         spans = checkpoint_rows(changed_aliases_by_org(found.applied, asked, arrived))
-        rows = self._rows(batch, outcome, spans, found)
+        rows = self._rows(batch, requests, spans, found)
         changes = _changes(rows, spans, aliases_by_org(asked), lake)
         if records is not None:
             replaced = self._replaced(batch, records)
@@ -232,14 +134,26 @@ class MutationCommit:
             changes = changes.unionByName(replaced, allowMissingColumns=True)
             changes = changes.unionByName(inserted_rows(records, lake), allowMissingColumns=True)
         changes, counted = checkpoint_and_aggregate(changes, [F.count(F.lit(1)).alias("changes")])
-        if counted["changes"] == 0:
-            return
-        scope = merge_scope(spans_of_days(changes))
-        merge = _merge(changes, self.tables.identifier(ENGAGEMENT), scope, lake)
-        with batch_statement(self.spark, app_id, batch.batch_id):
-            merge.merge()
+        met = with_part(_ids_of(changes, lake), found.parts, "id").select("component").distinct()
+        stored = checkpoint_rows(_stored(asked, found.applied, F.broadcast(met), batch, lake))
+        return Plan(stored, changes if counted["changes"] else None)
 
-    def _rows(self, batch: Batch, outcome: Outcome, spans: DataFrame, found: Former) -> DataFrame:
+    def _new(self, batch: Batch, orgs: Iterable[str]) -> DataFrame:
+        """Return the valid requests of the batch that are not known, each id once, the first one in replay."""
+        from pyspark.sql import Window
+        from pyspark.sql import functions as F
+
+        tables = self.messages.tables
+        in_replay = Window.partitionBy(_REQUEST_KEY).orderBy("executed_at", "partition", "offset")
+        numbered = self.messages.valid(batch).withColumn("nth", F.row_number().over(in_replay))
+        known = requests_of(tables, self.messages.spark, batch, orgs).select(_REQUEST_KEY).distinct()
+        rows = numbered.where("nth = 1").join(known, _REQUEST_KEY, "left_anti")
+        rows = rows.withColumn("column", F.coalesce("column", F.lit(tables.lake.ids[0])))
+        if batch.rules < DATES_BIND:
+            rows = rows.withColumns({"column": F.lit(PERSON), "engagement_date": F.lit(None).cast("date")})
+        return rows.select(*(name for name in MUTATION_REQUEST_COLUMNS if name in rows.columns), "insert_record")
+
+    def _rows(self, batch: Batch, requests: DataFrame, spans: DataFrame, found: Former) -> DataFrame:
         """Return the rows that may change, as the batch found them, with `_IS_NEW` and all ids.
 
         Args:
@@ -247,14 +161,15 @@ class MutationCommit:
         """
         from pyspark.sql import functions as F
 
-        read = [*outcome.scope.spans] if outcome.scope else spans_of_dates(applied_requests(outcome.tried))
+        tables = self.messages.tables
+        read = _spans_of(requests)
         if found.arrivals is not None:
             led = spans.select("org_id", "column", F.col("old_id").alias("id")).distinct()
             moved = found.arrivals.join(led, led.columns, "left_semi")
             read += spans_of_days(moved.withColumn("engagement_date", F.to_date("engaged_at")))
         scope = merge_scope(read)
-        rows = self.tables.read_for(self.spark, batch, ENGAGEMENT).where(scope.condition)
-        rows = with_ids(rows, self.tables.lake).withColumn(_IS_NEW, F.lit(False))
+        rows = tables.read_for(self.messages.spark, batch, ENGAGEMENT).where(scope.condition)
+        rows = with_ids(rows, tables.lake).withColumn(_IS_NEW, F.lit(False))
         if found.arrivals is None or not found.may_be_late:
             return rows
         key = ["org_id", "engagement_id", "engaged_at"]
@@ -265,10 +180,76 @@ class MutationCommit:
         """Return the rows that records replace, as changes that delete them."""
         from pyspark.sql import functions as F
 
-        lake = self.tables.lake
-        rows = self.tables.read_for(self.spark, batch, ENGAGEMENT).where(F.col("org_id").isin(orgs_of(records)))
+        tables = self.messages.tables
+        lake = tables.lake
+        rows = tables.read_for(self.messages.spark, batch, ENGAGEMENT).where(F.col("org_id").isin(orgs_of(records)))
         replaced = with_ids(rows, lake).join(F.broadcast(records), ["org_id", "engagement_id"], "left_semi")
         return replaced.select(*_key(lake), "engagement_date", F.lit(True).alias("gone")).dropDuplicates(_key(lake))
+
+
+@dataclass(frozen=True)
+class RequestCommit:
+    """Appends the requests of the batch that are new, and a copy of each earlier one that has met its first row."""
+
+    plans: Plans
+    name: str = "request"
+    table: str = MUTATION_REQUEST
+
+    def write(self, batch: Batch, done: Mapping[str, int | None], app_id: str) -> None:
+        rows = self.plans.of(batch, keep=True).requests
+        self.plans.messages.tables.append(MUTATION_REQUEST, rows, app_id=app_id, batch_id=batch.batch_id)
+
+
+@dataclass(frozen=True)
+class MutationCommit:
+    """Applies the collapsed map of the batch's requests: the rows of an id go to its final id at once.
+
+    Late rows go where they would be if they had been there before.
+    """
+
+    plans: Plans
+    name: str = DATA_COMMIT
+    table: str = ENGAGEMENT
+
+    def write(self, batch: Batch, done: Mapping[str, int | None], app_id: str) -> None:
+        tables, changes = self.plans.messages.tables, self.plans.of(batch, keep=False).changes
+        if changes is None:
+            return
+        scope = merge_scope(spans_of_days(changes))
+        merge = _merge(changes, tables.identifier(ENGAGEMENT), scope, tables.lake)
+        with batch_statement(self.plans.messages.spark, app_id, batch.batch_id):
+            merge.merge()
+
+
+def _ids_of(changes: DataFrame, lake: EngagementLake) -> DataFrame:
+    """Return the ids by which requests act on rows that change: org_id string, column string, id string."""
+    from pyspark.sql import functions as F
+
+    ids = [F.struct(F.lit(column).alias("column"), F.coalesce(sent(column), column).alias("id")) for column in lake.ids]
+    each = changes.select("org_id", F.explode(F.array(*ids)).alias("of_id"))
+    return each.select("org_id", "of_id.*").where("id is not null").distinct()
+
+
+def _stored(asked: DataFrame, known: DataFrame, met: DataFrame, batch: Batch, lake: EngagementLake) -> DataFrame:
+    """Return the rows that a batch appends to `mutation_request`: `MUTATION_REQUEST_COLUMNS`.
+
+    Args:
+        asked: The new requests of the batch, with the component of each.
+        known: Requests of former batches, with the component of each.
+        met: component long, once: those of which rows change.
+    """
+    from pyspark.sql import functions as F
+
+    is_met = met.withColumn("is_met", F.lit(True))
+    new = with_record_ids(asked, lake).join(is_met, "component", "left")
+    has_row = F.col("is_met").isNotNull() | F.col("insert_record").isNotNull()
+    has_record = F.col(RECORD_IDS[0]).isNotNull().cast("int")
+    status = F.when(has_row, "applied").otherwise("parked")
+    new = new.withColumns({"attempts": F.lit(1), "status": status, "records": has_record})
+    told = known.where("status = 'met'")
+    later = known.where("status = 'parked'").join(met, "component", "left_semi").join(told, _REQUEST_KEY, "left_anti")
+    rows = new.unionByName(later.withColumn("status", F.lit("met")), allowMissingColumns=True)
+    return rows.withColumn("batch_id", batch_id_column(batch)).select(*MUTATION_REQUEST_COLUMNS).repartition("org_id")
 
 
 _IS_NEW = "is_new"
@@ -343,12 +324,8 @@ def _merge(changes: DataFrame, table: str, scope: MergeScope, lake: EngagementLa
     return merge
 
 
-def _spans_of(requests: DataFrame) -> tuple[list[DateSpan], bool]:
-    """Return the spans of rows on which requests may act: until they were executed, or on the days that they name.
-
-    Returns:
-        The spans, and whether a request names a day.
-    """
+def _spans_of(requests: DataFrame) -> list[DateSpan]:
+    """Return the spans of rows on which requests may act: until they were executed, or on the days that they name."""
     from pyspark.sql import functions as F
 
     is_dated = F.col("engagement_date").isNotNull()
@@ -356,14 +333,13 @@ def _spans_of(requests: DataFrame) -> tuple[list[DateSpan], bool]:
         F.max(F.when(~is_dated, F.to_date("executed_at"))).alias("last"),
         F.collect_set("engagement_date").alias("days"),
     )
-    found, names_days = list[DateSpan](), False
+    found = list[DateSpan]()
     for row in by_org.collect():
         org, last = row["org_id"], row["last"]
         if last is not None:
             found.append(DateSpan((org,), last=last))
-        names_days |= bool(row["days"])
         found += [DateSpan((org,), *days) for days in day_ranges([d for d in row["days"] if not last or d > last], 0)]
-    return found, names_days
+    return found
 
 
 def _arrived_ids(spark: SparkSession, arrivals: DataFrame | None) -> DataFrame:
@@ -373,13 +349,6 @@ def _arrived_ids(spark: SparkSession, arrivals: DataFrame | None) -> DataFrame:
     return arrivals.select("org_id", "column", "id").distinct()
 
 
-def _with_pending(rows: DataFrame, pending: DataFrame | None) -> DataFrame:
-    """Return rows, and the same columns of pending requests if there are any."""
-    return rows if pending is None else rows.unionByName(pending.select(rows.columns))
-
-
 def _has_work(tables: LakeTables, since: Mapping[str, int]) -> bool:
-    """Return whether a request is pending, or new rows may be late."""
-    if ingested_versions(tables, since.get(ENGAGEMENT)) and was_applied(tables):
-        return True
-    return pending_batch(tables) is not None
+    """Return whether new rows may be late."""
+    return bool(ingested_versions(tables, since.get(ENGAGEMENT))) and was_asked(tables)

@@ -29,7 +29,6 @@ from lake_assets.engagement.lake import STREAMS, StreamName
 from lake_assets.engagement.lakes import lake_named
 from lake_assets.engagement.tables import (
     ENGAGEMENT,
-    IS_APPLIED,
     MUTATION_REQUEST,
     NO_MISTAKES,
     NOTIFICATION,
@@ -322,8 +321,9 @@ def batch_effect(tables: LakeTables, name: StreamName, batch: Batch, commit: Com
     counts = {} if commit is None else asdict(total_counts(commit))
     if name != "mutation":
         return BatchEffect(**counts, dead_letters=dead)
-    applied = f"SELECT count(*) AS n FROM {MUTATION_REQUEST} WHERE {IS_APPLIED} AND batch_id = {batch.batch_id}"
-    [requests] = tables.query(MUTATION_REQUEST, applied)
+    applied = "status IN ('applied', 'met') AND old_id IS NOT NULL"
+    of_batch = f"SELECT count(*) AS n FROM {MUTATION_REQUEST} WHERE {applied} AND batch_id = {batch.batch_id}"
+    [requests] = tables.query(MUTATION_REQUEST, of_batch)
     moved = 0
     if commit is not None:
         with suppress(ChangesExpired):

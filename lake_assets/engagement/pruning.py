@@ -129,17 +129,3 @@ def spans_of_days(rows: DataFrame) -> list[DateSpan]:
     by_org = rows.groupBy("org_id").agg(F.collect_set("engagement_date").alias("days")).collect()
     ranges = [(row["org_id"], *dates) for row in by_org for dates in day_ranges(row["days"], margin=0)]
     return [DateSpan((org,), first, last) for org, first, last in sorted(ranges)]
-
-
-def spans_of_dates(dates: DataFrame) -> list[DateSpan]:
-    """Return the spans of rows with these dates.
-
-    Args:
-        dates: org_id string, first_date date, last_date date; both dates null for an org without rows.
-    """
-    from pyspark.sql import functions as F
-
-    by_org = dates.where("first_date is not null").groupBy("org_id")
-    ranges = by_org.agg(F.min("first_date").alias("first"), F.max("last_date").alias("last"))
-    rows = ranges.orderBy("org_id").collect()
-    return [DateSpan((row["org_id"],), row["first"], row["last"]) for row in rows]

@@ -21,18 +21,17 @@ from lake_assets.engagement.checkpoint import Batch
 from lake_assets.engagement.delta_log import batch_statement, open_table
 from lake_assets.engagement.erasure import ErasureRegistry, HashedId, erased_by_org, matchers_by_org, mentions
 from lake_assets.engagement.grouped import RECORD_IDS, limits_by_org
+from lake_assets.engagement.known_requests import RECORD_TIME, orgs_of, requests_of, upgrade
 from lake_assets.engagement.messages import retention_format
 from lake_assets.engagement.notifications import DATA_COMMIT, NotificationCommit
 from lake_assets.engagement.pruning import DateSpan, merge_scope
 from lake_assets.engagement.requests import PERSON
-from lake_assets.engagement.settled import RECORD_TIME, orgs_of, scoped, settled_requests, upgrade, with_record_ids
 from lake_assets.engagement.tables import (
     DEAD_LETTER,
     ENGAGEMENT,
     ERASURE,
     MUTATION_REQUEST,
     ORG,
-    SETTLED_REQUEST,
     LakeTables,
     linking_requests,
 )
@@ -99,16 +98,15 @@ class RetentionLimits:
 
         spark = self.messages.spark
         requests = self.messages.valid(batch)
-        log = scoped(self.messages.tables.read_for(spark, batch, MUTATION_REQUEST))
-        settled = settled_requests(self.messages.tables, spark, batch, orgs_of(requests))
-        links = linking_requests(log).select(_LINKS.names).unionByName(linking_requests(settled).select(_LINKS.names))
+        known = requests_of(self.messages.tables, spark, batch, orgs_of(requests))
+        links = linking_requests(known).select(_LINKS.names)
         limits = checkpoint_rows(limits_by_org(requests, links))
         orgs = self._orgs_that_erase_again(batch, limits)
         earlier_links = self._links_of_earlier_erasures(batch, links, orgs) if orgs else []
         if not earlier_links:
             return limits
-        known = spark.createDataFrame(pa.Table.from_pylist(earlier_links, schema=_LINKS))
-        all_links = links.select(known.columns).unionByName(known)
+        earlier = spark.createDataFrame(pa.Table.from_pylist(earlier_links, schema=_LINKS))
+        all_links = links.select(earlier.columns).unionByName(earlier)
         return checkpoint_rows(limits_by_org(requests, all_links))
 
     def _orgs_that_erase_again(self, batch: Batch, limits: DataFrame) -> list[str]:
@@ -212,7 +210,7 @@ class RequestRedaction:
     """
 
     limits: RetentionLimits
-    name: str = "request"
+    name: str = "requests"
     table: str = MUTATION_REQUEST
 
     def write(self, batch: Batch, done: Mapping[str, int | None], app_id: str) -> None:
@@ -228,26 +226,13 @@ class RequestRedaction:
         identifier = self.limits.messages.tables.identifier(self.table)
         same_request = F.expr("org_id = of_org AND request_id = of_request")
         of_orgs = F.col("org_id").isin(orgs_of(redactions.select(F.col("of_org").alias("org_id"))))
-        is_in_place = F.expr("status = 'applied' AND kept_record IS NOT NULL")
-        redacted = dict.fromkeys(("old_id", "new_id"), F.lit(None)) | self.redacted_record()
+        is_in_place = F.expr("status <> 'dead' AND kept_record IS NOT NULL")
+        redacted = dict.fromkeys(("old_id", "new_id", RECORD_IDS[1], RECORD_TIME), F.lit(None))
         merge = redactions.mergeInto(identifier, of_orgs & same_request)
         merge = merge.whenMatched(is_in_place).update(redacted)
         merge = merge.whenMatched().delete()
         with batch_statement(self.limits.messages.spark, app_id, batch.batch_id):
             merge.merge()
-
-    def requests(self, batch: Batch) -> DataFrame:
-        """Return the requests as the batch found them, with the ids and the time of their records."""
-        tables = self.limits.messages.tables
-        log = scoped(tables.read_for(self.limits.messages.spark, batch, MUTATION_REQUEST))
-        return with_record_ids(log, tables.lake)
-
-    def redacted_record(self) -> dict[str, Column]:
-        """Return what stays of a record that another person has: column → value, given `kept_record`."""
-        from pyspark.sql import functions as F
-
-        key = self.limits.messages.tables.lake.message_key("engagement_id")
-        return {"insert_record": F.to_json(F.struct(F.col("kept_record").alias(key)))}
 
     def _redactions(self, batch: Batch) -> DataFrame:
         """Return the requests to redact.
@@ -258,8 +243,9 @@ class RequestRedaction:
         """
         from pyspark.sql import functions as F
 
-        erased = F.broadcast(self.limits.erased_by_org(batch))
-        joined = self.requests(batch).join(erased, F.expr("org_id = of_org"))
+        messages, erased = self.limits.messages, F.broadcast(self.limits.erased_by_org(batch))
+        known = requests_of(messages.tables, messages.spark, batch, orgs_of(self.limits.erased_ids(batch)))
+        joined = known.join(erased, F.expr("org_id = of_org"))
         record_engagement_id, record_who_id = RECORD_IDS
         record_is_erased = _is_erased(record_who_id, RECORD_TIME)
         is_of_person = F.col("column") == PERSON
@@ -268,23 +254,6 @@ class RequestRedaction:
         kept_record = F.when(~record_is_erased, F.col(record_engagement_id))
         columns = ("of_org", F.col("request_id").alias("of_request"), kept_record.alias("kept_record"))
         return joined.where(names_erased).select(*columns).distinct()
-
-
-@dataclass(frozen=True)
-class SettledRedaction(RequestRedaction):
-    """Does the same with settled requests."""
-
-    name: str = "settled"
-    table: str = SETTLED_REQUEST
-
-    def requests(self, batch: Batch) -> DataFrame:
-        messages = self.limits.messages
-        return settled_requests(messages.tables, messages.spark, batch, orgs_of(self.limits.erased_ids(batch)))
-
-    def redacted_record(self) -> dict[str, Column]:
-        from pyspark.sql import functions as F
-
-        return dict.fromkeys((RECORD_IDS[1], RECORD_TIME), F.lit(None))
 
 
 @dataclass(frozen=True)
@@ -361,7 +330,6 @@ def retention(tables: LakeTables, spark: SparkSession, servers: str) -> Stream:
         ErasureCommit(limits),
         DeletionCommit(limits),
         RequestRedaction(limits),
-        SettledRedaction(limits),
         DeadLetterRedaction(limits),
         DeadLetterCommit(messages, partial(redact_letters, limits=limits)),
         NotificationCommit(tables, spark, tables.lake.app_name("retention")),

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 ENGAGEMENT = "engagement"
 MUTATION_REQUEST = "mutation_request"
 SETTLED_REQUEST = "settled_request"
+"""In lakes of earlier versions: the requests that were applied or given up. It is gone with their next turn."""
 NOTIFICATION = "notification"
 DEAD_LETTER = "dead_letter"
 ERASURE = "erasure"
@@ -114,39 +115,10 @@ MUTATION_REQUEST_COLUMNS: Mapping[str, str] = {
     "op": "string",
     "old_id": "string",
     "new_id": "string",
-    "engagement_date": "date",
-    "insert_record": "string",
     "executed_at": "timestamp",
     "partition": "int",
     "offset": "bigint",
     "attempts": "int",
-    "status": "string",
-    "first_date": "date",
-    "last_date": "date",
-    "batch_id": "bigint",
-    "column": "string",
-}
-"""A log: each batch appends a row for each request that it tries. The row with the greatest batch_id is current.
-
-- engagement_date: The request acts on rows of this day alone; null: on all.
-- insert_record: The JSON object as the message had it.
-- column: The id column that the request names; null in rows of earlier versions: `who_id`.
-- first_date, last_date: Dates of the org's rows that requests of the batch may act on, both inclusive; null if there
-  were none.
-
-If a request names an erased person but put the record of another person in place, the row stays with null in old_id
-and new_id, and with only the engagement_id of the record.
-"""
-
-SETTLED_REQUEST_COLUMNS: Mapping[str, str] = {
-    "org_id": "string",
-    "request_id": "string",
-    "op": "string",
-    "old_id": "string",
-    "new_id": "string",
-    "executed_at": "timestamp",
-    "partition": "int",
-    "offset": "bigint",
     "status": "string",
     "record_engagement_id": "string",
     "record_who_id": "string",
@@ -156,15 +128,22 @@ SETTLED_REQUEST_COLUMNS: Mapping[str, str] = {
     "engagement_date": "date",
     "column": "string",
 }
-"""One row for each request that is applied or dead.
+"""A row for each request, from when it is received.
 
-- engagement_date, column: As in the log of requests; rows of earlier versions have null, and act on all rows.
+- status: `applied`, or `parked` while it has met no row. When one comes, a copy of the request is appended with `met`.
+  Lakes of earlier versions also have `dead`: these are in force no more.
+- attempts: 1; in rows of earlier versions the number of batches that had tried the request.
+- engagement_date: The request acts on rows of this day alone; null: on all.
+- column: The id column that the request names; null in rows of earlier versions: `who_id`.
 - record_*: Of the record that the request carries; null if it carries none.
 - records: 1 if it carries a record, else 0. The log has its maximum for each file, so readers of records skip others.
 
 If a request names an erased person but put the record of another person in place, the row stays with
 record_engagement_id, and with null in the other columns of ids.
 """
+
+IS_ONE_TABLE = "records"
+"""Column of `MUTATION_REQUEST`. Without it the lake is of an earlier version, which had a second table."""
 
 ERASURE_COLUMNS: Mapping[str, str] = {
     "org_id": "string",
@@ -192,8 +171,7 @@ _ENGAGEMENT_PROPERTIES = {
     # The log stores minimum and maximum values of these columns, so none of them may identify a person.
     "delta.dataSkippingStatsColumns": "engagement_date",
 }
-_MUTATION_REQUEST_PROPERTIES = {"delta.dataSkippingStatsColumns": "batch_id"}
-SETTLED_REQUEST_PROPERTIES = {"delta.dataSkippingStatsColumns": "records"}
+MUTATION_REQUEST_PROPERTIES = {"delta.dataSkippingStatsColumns": "records,batch_id,executed_at"}
 _NO_STATISTICS = {"delta.dataSkippingNumIndexedCols": "0"}
 
 
@@ -217,8 +195,7 @@ def spark_tables(lake: EngagementLake) -> tuple[TableSchema, ...]:
     """Return the tables of a lake that Spark creates: all but the checkpoint table."""
     return (
         TableSchema(ENGAGEMENT, engagement_columns(lake), ("org_id",), _ENGAGEMENT_PROPERTIES),
-        TableSchema(MUTATION_REQUEST, MUTATION_REQUEST_COLUMNS, properties=_MUTATION_REQUEST_PROPERTIES),
-        TableSchema(SETTLED_REQUEST, SETTLED_REQUEST_COLUMNS, ("org_id",), SETTLED_REQUEST_PROPERTIES),
+        TableSchema(MUTATION_REQUEST, MUTATION_REQUEST_COLUMNS, ("org_id",), MUTATION_REQUEST_PROPERTIES),
         TableSchema(NOTIFICATION, NOTIFICATION_COLUMNS, ("org_id", "ingestion_hour")),
         TableSchema(DEAD_LETTER, DEAD_LETTER_COLUMNS, properties=_NO_STATISTICS),
         TableSchema(ERASURE, ERASURE_COLUMNS, properties=_NO_STATISTICS),
@@ -325,14 +302,8 @@ class LakeTables:
         return self.checkpoints.exists()
 
     def create(self, spark: SparkSession) -> None:
-        """Create the tables that do not exist yet.
-
-        The settled requests of a lake that exists are built from its log, by its next turn.
-        """
-        is_new = not self.exist()
+        """Create the tables that do not exist yet."""
         for schema in spark_tables(self.lake):
-            if schema.name == SETTLED_REQUEST and not is_new:
-                continue
             spark.sql(create_statement(schema, self.identifier(schema.name)))
         self.checkpoints.create()
 
@@ -496,19 +467,14 @@ class LakeTables:
         )
 
 
-IS_APPLIED = "status = 'applied' and old_id is not null"
-"""Whether a request of the log, or a settled one, is applied, and no erasure has redacted it."""
-
-
-def applied_requests(log: DataFrame) -> DataFrame:
-    """Return the applied requests of the log or of settled ones, without those that an erasure has redacted."""
-    return log.where(IS_APPLIED)
+IN_FORCE = "status <> 'dead' and old_id is not null"
+"""Whether a request is in force, and no erasure has redacted it."""
 
 
 def linking_requests(log: DataFrame) -> DataFrame:
-    """Return the requests that tell which ids are one person's, also pending and dead ones: each one, or attempt.
+    """Return the requests that tell which ids are one person's, also dead ones.
 
     Args:
-        log: As `scoped` returns it.
+        log: As `requests_of` returns it.
     """
     return log.where(f"old_id is not null and `column` = '{PERSON}'")

@@ -50,7 +50,7 @@ def lake_of(name: str, topic: str) -> EngagementLake:
         "mutation": f"{topic}-requests",
         "retention": f"{topic}-retention",
     }
-    return EngagementLake(name, {"subject": "string", "opens": "int"}, topics=topics, max_attempts=2)
+    return EngagementLake(name, {"subject": "string", "opens": "int"}, topics=topics)
 
 
 def email(number: int, **values: object) -> Values:

@@ -6,13 +6,13 @@ import json
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from datetime import UTC, date, datetime, timedelta
+from datetime import UTC, datetime, timedelta
 
 import pytest
 
 from lake_assets.demo.engagement_simulator import Message, Simulation, generate
 from lake_assets.engagement.lakes import EMAIL_EVENT
-from lake_assets.engagement.requests import Alias, MutationRequest, aliases, applicable, changed_aliases, place_records
+from lake_assets.engagement.requests import Alias, MutationRequest, aliases, changed_aliases, place_records
 from lake_assets_tests.engagement.oracle import request_of, truth
 from lake_assets_tests.engagement.requests.test_aliases import follow
 from lake_assets_tests.engagement.requests.test_identity import START, chain
@@ -25,26 +25,20 @@ Row = tuple[str, datetime]
 
 @dataclass
 class Org:
-    """The rows of an org by their engagement, and its requests: applied, and parked without end."""
+    """The rows of an org by their engagement, and its requests."""
 
     rows: dict[str, Row] = field(default_factory=dict)
-    applied: list[MutationRequest] = field(default_factory=list)
-    parked: list[MutationRequest] = field(default_factory=list)
+    known: list[MutationRequest] = field(default_factory=list)
 
     def batch(self, arrived: dict[str, Row], requests: Sequence[MutationRequest]) -> None:
         """A turn of ingestion, and one of mutation."""
-        set_aside = {request.record.engagement_id for request in self.applied if request.record}
-        arrived = {row: found for row, found in arrived.items() if row not in set_aside}
-        tried = [*self.parked, *requests]
-        found = applicable(tried, dated(self.rows), applied=self.applied, as_sent=dated(arrived))
-        self.parked = [request for request in tried if request.request_id not in found]
-        carried = [request for request in tried if request.request_id in found]
-        self._move(arrived, carried)
-        self.applied += carried
+        set_aside = {request.record.engagement_id for request in self.known if request.record}
+        self._move({row: found for row, found in arrived.items() if row not in set_aside}, requests)
+        self.known += requests
 
     def _move(self, arrived: dict[str, Row], carried: Sequence[MutationRequest]) -> None:
         usual = by_id(aliases(carried))
-        late = by_id(changed_aliases(self.applied, carried, {who for who, _ in arrived.values()}))
+        late = by_id(changed_aliases(self.known, carried, {who for who, _ in arrived.values()}))
         places = {row: (follow(usual[who], who, at), at) for row, (who, at) in self.rows.items()}
         for row, (who, at) in arrived.items():
             places[row] = follow(late[who], who, at), at
@@ -53,10 +47,6 @@ class Org:
             day = days[record.request_id]
             places[record.engagement_id] = record.who_id, datetime(day.year, day.month, day.day, tzinfo=UTC)
         self.rows = {row: (who, at) for row, (who, at) in places.items() if who is not None}
-
-
-def dated(rows: dict[str, Row]) -> list[tuple[str, datetime, date]]:
-    return [(who, at, at.date()) for who, at in rows.values()]
 
 
 def by_id(found: Iterable[Alias]) -> defaultdict[str, list[Alias]]:
@@ -108,16 +98,8 @@ def left(*batches: tuple[str, Iterable[MutationRequest]]) -> dict[str, str]:
     return {row: who for row, (who, _) in org.rows.items()}
 
 
-def test_a_row_that_a_parked_request_waited_for_goes_on_as_those_before_it_did() -> None:
+def test_a_row_that_comes_after_requests_of_its_id_goes_on_as_those_before_it_did() -> None:
     first, second, third = chain("a>b b>c c>d")
     assert left(("b", [first, second]), ("a", [])) == {"b0": "c", "a1": "c"}
     assert left(("b", [first, second]), ("a", [third])) == {"b0": "d", "a1": "d"}
     assert left(("b", [second, first]), ("", [third]), ("a", [])) == {"b0": "d", "a2": "d"}
-
-
-def test_a_request_counts_as_met_where_a_late_row_leads_alone() -> None:
-    first, second, third = chain("a>b b>c c>d")
-    once = [first]
-    assert applicable([third], [], applied=[first, second], as_sent=[("a", START)]) == {"r2"}
-    assert applicable([third], [], applied=once, as_sent=[("a", START)]) == set()
-    assert applicable([second], [], applied=once, as_sent=[("a", START + timedelta(minutes=1))]) == set()

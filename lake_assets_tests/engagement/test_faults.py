@@ -54,7 +54,7 @@ def test_d4_what_an_erasure_has_written_and_not_recorded_is_not_written_again(wo
     """Where a redo could lose or double something; the other points are played by hand."""
     mail = world.mail("written_retention")
     prepare(mail, "retention")
-    deaths = [f"written-{process}" for process in ("erasure", "data", "request", "settled", "redaction")]
+    deaths = [f"written-{process}" for process in ("erasure", "data", "requests", "redaction")]
     assert die(mail, "retention", deaths) == {point: seen()["retention"][point] for point in deaths}
     settle(mail)
 

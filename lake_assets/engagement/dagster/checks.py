@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator, Mapping
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 import dagster as dg
@@ -23,9 +24,9 @@ from lake_assets.engagement.monitoring import (
     Sample,
     StreamStatus,
     commit_of,
-    dead_requests,
     reconcile,
     repeated_ids,
+    unmet_requests,
     unnotified_batches,
 )
 from lake_assets.engagement.notifications import DATA_COMMIT, collapsed, total_counts
@@ -52,7 +53,7 @@ DESCRIPTIONS = {
     ROWS: "Kafka's messages in the range of the batch equal its rows, repeated messages and dead letters.",
     REQUESTS: "Kafka's messages in the range of the batch equal its requests, repeated requests and dead letters.",
     UNIQUE_IDS: f"No engagement of the batch is in the table more than once within {COPY_DAYS} days.",
-    DEAD_REQUESTS: "Every request found a row within its attempts. To repeat a dead one, send it with a new id.",
+    DEAD_REQUESTS: "Every request has met a row within a day.",
 }
 CHECKS_OF_STREAM: dict[StreamName, tuple[str, ...]] = {
     "ingestion": (TURN_IN_TIME, NOTIFICATIONS, ROWS, UNIQUE_IDS),
@@ -86,7 +87,7 @@ def check_results(
     if stream == "ingestion":
         yield _unique_ids(tables, spark, batch)
     if stream == "mutation":
-        yield _dead_requests(tables, spark)
+        yield _unmet_requests(tables)
 
 
 def turn_in_time() -> dg.AssetCheckResult:
@@ -143,12 +144,12 @@ def _unique_ids(tables: LakeTables, spark: SparkSession, batch: Batch | None) ->
     return _result(UNIQUE_IDS, passed=not repeated.count, metadata=_sample_metadata(repeated))
 
 
-def _dead_requests(tables: LakeTables, spark: SparkSession) -> dg.AssetCheckResult:
-    dead = dead_requests(spark, tables)
+def _unmet_requests(tables: LakeTables) -> dg.AssetCheckResult:
+    unmet = unmet_requests(tables, datetime.now(UTC))
     return _result(
         DEAD_REQUESTS,
-        passed=not dead.count,
-        metadata=_sample_metadata(dead),
+        passed=not unmet.count,
+        metadata=_sample_metadata(unmet),
         severity=dg.AssetCheckSeverity.WARN,
     )
 

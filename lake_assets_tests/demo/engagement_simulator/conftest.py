@@ -18,4 +18,4 @@ def lake(kafka: str) -> EngagementLake:
     topics = {stream: f"{stream}-{uuid4().hex}" for stream in STREAMS}
     for topic in topics.values():
         KafkaTopic(kafka, topic).create(3)
-    return replace(VOICE_INSIGHT, topics=topics, max_attempts=1)
+    return replace(VOICE_INSIGHT, topics=topics)

@@ -54,7 +54,7 @@ def test_who_was_erased_is_in_no_file_any_more_and_what_comes_late_is_dropped_an
     mail.run("mutation")
     mail.retain("acme", "gdpr", UNTIL, who_id="contact 0")
     mail.spoil("retention", [TWIN])
-    mail.die("written-request", "retention")
+    mail.die("written-requests", "retention")
     mail.run("retention")
     assert "mail.engagement" in {finding.table for finding in certified(mail, "contact 0").findings}
     mail.die("maintenance-half-vacuumed", MAINTENANCE)

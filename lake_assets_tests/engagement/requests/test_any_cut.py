@@ -13,7 +13,7 @@ from datetime import datetime
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lake_assets.engagement.requests import MutationRequest, applicable, changed_aliases, in_order
+from lake_assets.engagement.requests import MutationRequest, changed_aliases, in_order
 from lake_assets_tests.engagement.requests.test_aliases import MINUTES, holding, since
 from lake_assets_tests.engagement.requests.test_identity import HOURS, IDS, START, histories, request
 
@@ -31,25 +31,20 @@ ROWS = st.lists(
 class Lake:
     """What turns of mutation know, and where rows are: None for deleted ones."""
 
-    applied: list[MutationRequest] = field(default_factory=list)
-    pending: list[MutationRequest] = field(default_factory=list)
+    known: list[MutationRequest] = field(default_factory=list)
     places: dict[int, str | None] = field(default_factory=dict)
 
     def turn(self, asked: Sequence[MutationRequest], rows: dict[int, Row], new: Sequence[int]) -> None:
         """A turn with requests. rows: all that arrived by then. new: those among them that came since the last turn."""
-        known = {each.request_id for each in (*self.applied, *self.pending)}
-        tried = [*self.pending, *(each for each in in_order(asked) if each.request_id not in known)]
+        ids = {each.request_id for each in self.known}
+        batch = [each for each in in_order(asked) if each.request_id not in ids]
         self.places |= {row: rows[row][0] for row in new}
-        present = [(*rows[row], rows[row][1].date()) for row, place in self.places.items() if place is not None]
-        found = applicable(tried, [], applied=self.applied, as_sent=present)
-        batch = [each for each in tried if each.request_id in found]
-        self.pending = [each for each in tried if each.request_id not in found]
-        changes = changed_aliases(iter(self.applied), iter(batch), {rows[row][0] for row in new})
+        changes = changed_aliases(iter(self.known), iter(batch), {rows[row][0] for row in new})
         for row, place in self.places.items():
             alias = holding(changes, *rows[row])
             if alias and place is not None:
                 self.places[row] = alias[0].new_id
-        self.applied += batch
+        self.known += batch
 
 
 def played(

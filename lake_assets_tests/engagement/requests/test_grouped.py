@@ -25,7 +25,6 @@ from lake_assets.engagement.erasure import erased_by_org
 from lake_assets.engagement.grouped import (
     RECORD_PLACE,
     aliases_by_org,
-    attempt_by_org,
     changed_aliases_by_org,
     limits_by_org,
     parts_by_org,
@@ -52,14 +51,11 @@ REQUEST = {
     "old_id": "concat('old ', id)",
     "new_id": "if(id % 3 = 0, null, concat('new ', id))",
     "engagement_date": "null",
-    "insert_record": "cast(null as string)",
     "executed_at": "timestamp'2026-01-01' + make_dt_interval(0, 0, id)",
     "partition": "0",
     "offset": "id",
-    "attempts": "0",
+    "attempts": "1",
     "status": "'pending'",
-    "first_date": "cast(null as date)",
-    "last_date": "date'2026-02-01'",
     "batch_id": "7",
     "record_engagement_id": "if(id % 2 = 0, concat('e', id), null)",
     "record_who_id": "if(id % 2 = 0, concat('who ', id), null)",
@@ -75,12 +71,6 @@ KINDS = {
 }
 
 TASK = {"column": "'who_id'", "part": "0"}
-PRESENT = {
-    **TASK,
-    "id": REQUEST["old_id"],
-    "engaged_at": REQUEST["executed_at"],
-    "day": "cast(null as date)",
-}
 
 
 def of_orgs(spark: SparkSession, **columns: str) -> DataFrame:
@@ -200,29 +190,6 @@ def test_y1_retention_has_limits(spark: SparkSession) -> None:
     people = {n: [who for who in (f"old {n}", new(n)) if who] for n in range(1, COUNT)}
     erased = [(who, min(ids), at(n)) for n, ids in people.items() for who in ids]
     assert rows(limits_by_org(asked, requests(spark))) == expected((None, None, START - timedelta(days=30)), *erased)
-
-
-@pytest.mark.parametrize("applied_before", [0, COUNT])
-def test_y1_requests_are_tried_and_keep_their_columns(spark: SparkSession, applied_before: int) -> None:
-    """Even requests carry a record. Of the odd ones, every second names an id whose rows have just come."""
-    asked = requests(spark)
-    former = requests(spark, request_id="concat('f', id)", old_id="concat('gone ', id)").limit(applied_before)
-    present = of_orgs(spark, **PRESENT, is_as_sent="id % 2 = 1").where("substring(id, 5) % 4 < 2")
-    outcome = F.when(F.col("offset") % 4 < 3, "applied").otherwise("parked")
-    after = asked.withColumn("attempts", F.lit(1)).withColumn("status", outcome)
-    found = attempt_by_org(asked, former, present, max_attempts=2)
-    assert found.columns == asked.columns
-    assert rows(found) == rows(after)
-
-
-def test_an_org_of_which_all_requests_are_known_has_rows_and_applied_requests_and_no_outcome(
-    spark: SparkSession,
-) -> None:
-    is_known = F.col("org_id") == ONE
-    present = of_orgs(spark, **PRESENT, is_as_sent="true")
-    asked = requests(spark).where(~is_known).limit(1)
-    found = attempt_by_org(asked, requests(spark).where(is_known), present.where(is_known), max_attempts=2)
-    assert [row["org_id"] for row in found.collect()] == [MANY]
 
 
 def test_y1_a_table_of_several_chunks_becomes_a_dataframe(spark: SparkSession) -> None:

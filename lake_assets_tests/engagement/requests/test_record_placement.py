@@ -7,7 +7,7 @@ from dataclasses import replace
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lake_assets.engagement.requests import MutationRequest, PlacedRecord, Record, applicable, place_records
+from lake_assets.engagement.requests import MutationRequest, PlacedRecord, Record, place_records
 from lake_assets_tests.engagement.oracle import replay
 from lake_assets_tests.engagement.requests.test_identity import (
     DAY,
@@ -20,7 +20,6 @@ from lake_assets_tests.engagement.requests.test_identity import (
     collapse,
     histories,
 )
-from lake_assets_tests.engagement.requests.test_pending import before_all
 
 DAYS = st.sampled_from([START.date(), (START + DAY).date()])
 RECORDS = st.builds(Record, st.sampled_from([*ROWS, "new", "newer"]), st.sampled_from(IDS), DAYS)
@@ -47,16 +46,6 @@ def put(requests: list[MutationRequest], rows: dict[str, str]) -> dict[str, str]
 def test_the_map_and_the_records_together_leave_what_replay_leaves(requests: list[MutationRequest]) -> None:
     assert put(requests, ROWS) == replay(requests, ROWS)
     assert place_records(requests) == place_records(requests[::-1])
-
-
-@settings(max_examples=300, deadline=None)
-@given(carrying(), st.sets(st.sampled_from(IDS)))
-def test_requests_that_meet_no_row_and_carry_none_can_be_left_out(
-    requests: list[MutationRequest], present: set[str]
-) -> None:
-    rows = {row: identity for row, identity in ROWS.items() if identity in present}
-    found = applicable(requests, before_all(present))
-    assert put([request for request in requests if request.request_id in found], rows) == replay(requests, rows)
 
 
 def test_a_record_goes_where_later_requests_lead_and_its_own_does_not_move_it() -> None:

@@ -90,7 +90,6 @@ class Mail:
             "topics": {stream: lake.topic(stream) for stream in STREAMS},
             "seconds": dict(seconds),
             "max_records": 10,
-            "max_attempts": lake.max_attempts,
         }
         file = self.folder / "lake.yaml"
         file.write_text(yaml.safe_dump(values))

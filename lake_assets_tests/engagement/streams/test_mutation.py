@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 @pytest.mark.journey
-def test_one_merge_moves_rows_to_their_final_ids_and_a_pending_request_waits_for_its_row(
+def test_one_merge_moves_rows_to_their_final_ids_and_a_request_waits_for_its_row(
     home: Settings, spark: SparkSession, kafka: str
 ) -> None:
     mail = Traffic(home, spark, kafka)
@@ -41,7 +41,7 @@ def test_one_merge_moves_rows_to_their_final_ids_and_a_pending_request_waits_for
     mail.run()
     mail.run("mutation")
     assert ids(mail, "acme") == {"e0": "lead 3", "e3": "lead 3", "e21": "lead 3", "e24": "somebody"}
-    assert outcomes(mail, 2) == {"r3": "applied"}
+    assert outcomes(mail, 2) == {"r3": "met"}
     assert run_batch(mail.stream("mutation"), Alone()) is None
 
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from lake_assets.engagement.tables import DEAD_LETTER, ENGAGEMENT, MUTATION_REQUEST, NOTIFICATION, REPLACED
-from lake_assets_tests.engagement.scenario import START, Traffic, email
+from lake_assets_tests.engagement.scenario import Traffic, email
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -35,7 +35,7 @@ def test_records_replace_rows_or_become_rows_and_what_comes_later_does_not_doubl
     assert rows["e900"]["who_id"] == "lead 3"
     [told] = [row for row in mail.rows(NOTIFICATION) if row["app_name"] == "mail.mutation"]
     assert (told["inserted"], told["updated"], told["deleted"]) == (2, 1, 1)
-    assert {row["first_date"] for row in mail.rows(MUTATION_REQUEST)} == {START.date()}
+    assert {row["record_engagement_id"] for row in mail.rows(MUTATION_REQUEST)} == {"e0", "e900", "e903", None}
     mail.send([900, 15])
     mail.run()
     assert {row["engagement_id"]: row["who_id"] for row in mail.rows(ENGAGEMENT)} == {

@@ -39,7 +39,6 @@ class Deals(Traffic):
         fields = {"subject": "string", "opens": "int"}
         self.kind = EngagementLake(self.name, fields, ids=COLUMNS)
         super().__post_init__()
-        self.lake = replace(self.lake, max_attempts=24)  # dead requests would not act on rows that come later
 
     def request(self, values: Values) -> None:
         self._produce(self.lake.topic("mutation"), [json.dumps({"org_id": "acme", **values}).encode()])

@@ -63,8 +63,8 @@ def test_the_lakes_of_the_package_are_those_of_earlier_versions() -> None:
     assert [group.name for group in meeting_event.metrics] == ["invitations", "meetings"]
     assert {lake.topic("retention") for lake in LAKES} == {f"{lake.name}.retention" for lake in LAKES}
     for lake in LAKES:
-        limits = (lake.max_records, lake.max_attempts, lake.max_file_bytes, lake.seconds, lake.retain_hours)
-        assert (*limits, lake.ttl_days) == (1_000_000, 24, 128 * 1024 * 1024, {}, None, None)
+        limits = (lake.max_records, lake.max_file_bytes, lake.seconds, lake.retain_hours)
+        assert (*limits, lake.ttl_days) == (1_000_000, 128 * 1024 * 1024, {}, None, None)
 
 
 def test_a_file_gives_every_parameter(tmp_path: Path) -> None:
@@ -91,7 +91,6 @@ simulated_as: {sent: asked}
         {"channel": "string", "words": "int"},
         topics={"ingestion": "chat-log"},
         max_records=5000,
-        max_attempts=3,
         max_file_bytes=1_048_576,
         seconds={"ingestion": 60, "maintenance": 86_400},
         retain_hours=24,

@@ -1,43 +1,42 @@
-"""What batches know of requests: those that are settled, their records, and the rows that come after them.
+"""What batches know of requests: those that are in force, their records, and the rows that come after them.
 
-The table `settled_request` is partitioned by org. So a batch reads the requests of its own orgs, and nothing of the
-log of attempts but what the last batch wrote there.
+The table `mutation_request` is partitioned by org, so a batch reads the requests of its own orgs. A request is in force
+from when it is received: also on rows that come later.
 
 A record replaces the rows of its engagement. If ingestion brings the engagement later, that message becomes a dead
 letter: a batch of ingestion is either before the one that put the record in place, or reads its request.
 
 Late arrivals are among the rows that the table got between two batches of mutation. So they follow from the intent:
-the version that the last batch left, the version that this batch read, the requests applied by then, and those that it
-applies.
-
-The outcome of a batch is durable in the log of requests. A commit that is made in the same process as the one before
-it takes the rows that this one has kept. Any other reads them again: they follow from the intent.
+the version that the last batch left, the version that this batch read, the requests known by then, and those that it
+brings.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
+from urllib.parse import quote
 
-from lake_assets.engagement.checkpoint import DATES_BIND, Batch
-from lake_assets.engagement.delta_log import is_table, open_table, read_rows
+from pyarrow.fs import FileSystem
+
+from lake_assets.engagement.checkpoint import Batch
+from lake_assets.engagement.delta_log import is_table, open_table
 from lake_assets.engagement.grouped import RECORD_IDS, RECORD_PLACE, parts_by_org, place_records_by_org, with_part
-from lake_assets.engagement.lake import EngagementLake
+from lake_assets.engagement.lake import STREAMS, EngagementLake
 from lake_assets.engagement.messages import RECORD, record_format, with_typed_record
 from lake_assets.engagement.notifications import DATA_COMMIT
-from lake_assets.engagement.pruning import MergeScope
 from lake_assets.engagement.requests import PERSON
 from lake_assets.engagement.tables import (
     ENGAGEMENT,
-    IS_APPLIED,
+    IN_FORCE,
+    IS_ONE_TABLE,
     MUTATION_REQUEST,
+    MUTATION_REQUEST_COLUMNS,
+    MUTATION_REQUEST_PROPERTIES,
     REPLACED,
     SETTLED_REQUEST,
-    SETTLED_REQUEST_COLUMNS,
-    SETTLED_REQUEST_PROPERTIES,
     LakeTables,
-    applied_requests,
     check_fields,
     row_columns,
     sent,
@@ -46,9 +45,6 @@ from lake_assets.engagement.tables import (
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
-
-FIRST_VERSION = 0
-"""Version of the table that a batch reads whose intent is older than the table: it was built from the log."""
 
 
 def scoped(requests: DataFrame) -> DataFrame:
@@ -62,74 +58,50 @@ def scoped(requests: DataFrame) -> DataFrame:
     return requests.withColumns({"column": column, **dates})
 
 
-def settled_requests(
-    tables: LakeTables, spark: SparkSession, batch: Batch, orgs: Iterable[str] | None = None
-) -> DataFrame:
-    """Return settled requests as a batch found them: `SETTLED_REQUEST_COLUMNS`.
+def requests_of(tables: LakeTables, spark: SparkSession, batch: Batch, orgs: Iterable[str] | None = None) -> DataFrame:
+    """Return the requests as a batch found them: `MUTATION_REQUEST_COLUMNS`.
 
     Args:
         orgs: Orgs to read; None for all.
     """
     from pyspark.sql import functions as F
 
-    rows = scoped(tables.read(spark, SETTLED_REQUEST, version=_version_of(batch)))
+    rows = tables.read(spark, MUTATION_REQUEST, version=batch.reads.get(MUTATION_REQUEST))
+    if IS_ONE_TABLE not in rows.columns:
+        rows = _of_two_tables(tables, spark, rows, batch.reads.get(SETTLED_REQUEST))
+    rows = scoped(rows)
     return rows if orgs is None else rows.where(F.col("org_id").isin(sorted(orgs)))
 
 
-def _version_of(batch: Batch) -> int:
-    return batch.reads.get(SETTLED_REQUEST, FIRST_VERSION)
-
-
-def pending_requests(tables: LakeTables, spark: SparkSession, batch: Batch) -> DataFrame | None:
-    """Return the pending requests of the log as a batch found it; None if there are none."""
-    from pyspark.sql import functions as F
-
-    newest = pending_batch(tables, batch.reads[MUTATION_REQUEST])
-    if newest is None:
-        return None
-    log = scoped(tables.read_for(spark, batch, MUTATION_REQUEST))
-    return log.where((F.col("batch_id") == F.lit(newest)) & (F.col("status") == "parked"))
-
-
-def pending_batch(tables: LakeTables, version: int | None = None) -> int | None:
-    """Return the newest batch of the log if it left requests pending. Each batch tries all of them.
+def was_asked(tables: LakeTables, version: int | None = None) -> bool:
+    """Return whether a request is in force; true for a lake whose requests are in two tables.
 
     Args:
-        version: Version of the log; None for the newest.
+        version: Version of the table of requests; None for the newest.
     """
-    newest = f"SELECT max(batch_id) FROM {MUTATION_REQUEST}"
-    pending = f"SELECT batch_id FROM {MUTATION_REQUEST} WHERE status = 'parked' AND batch_id = ({newest}) LIMIT 1"
-    rows = tables.query(MUTATION_REQUEST, pending, version)
-    return int(rows[0]["batch_id"]) if rows else None
-
-
-def was_applied(tables: LakeTables, version: int | None = None) -> bool:
-    """Return whether a request was ever applied; true for a lake whose settled requests are not built yet.
-
-    Args:
-        version: Version of the table of settled requests; None for the newest.
-    """
-    if not is_table(tables.location(SETTLED_REQUEST)):
+    if is_table(tables.location(SETTLED_REQUEST)):
         return True
-    applied = f"SELECT 1 FROM {SETTLED_REQUEST} WHERE {IS_APPLIED} LIMIT 1"
-    return bool(tables.query(SETTLED_REQUEST, applied, version))
-
-
-def was_applied_before(tables: LakeTables, batch: Batch) -> bool:
-    """Return whether a request was applied before a batch."""
-    return was_applied(tables, _version_of(batch))
+    return bool(tables.query(MUTATION_REQUEST, f"SELECT 1 FROM {MUTATION_REQUEST} WHERE {IN_FORCE} LIMIT 1", version))
 
 
 def placed_records(tables: LakeTables, spark: SparkSession, batch: Batch) -> DataFrame | None:
-    """Return the applied requests that carry a record, as a batch found them; None if there are none.
+    """Return the requests that carry a record, as a batch found them; None if there are none.
 
     Those that an erasure has redacted count, too.
     """
-    placed = "records = 1 AND status = 'applied'"
-    first = f"SELECT 1 FROM {SETTLED_REQUEST} WHERE {placed} LIMIT 1"
-    if not tables.query(SETTLED_REQUEST, first, _version_of(batch)):
-        return None
-    return settled_requests(tables, spark, batch).where(placed)
+    placed = "records = 1 AND status <> 'dead'"
+    version = batch.reads.get(MUTATION_REQUEST)
+    if has_one_table(tables, version):
+        first = f"SELECT 1 FROM {MUTATION_REQUEST} WHERE {placed} LIMIT 1"
+        if not tables.query(MUTATION_REQUEST, first, version):
+            return None
+    return requests_of(tables, spark, batch).where(placed)
+
+
+def has_one_table(tables: LakeTables, version: int | None = None) -> bool:
+    """Return whether a version of the table of requests has all of them. Lakes of earlier versions have two tables."""
+    fields = open_table(tables.location(MUTATION_REQUEST), version).schema().fields
+    return IS_ONE_TABLE in {field.name for field in fields}
 
 
 def orgs_of(rows: DataFrame) -> list[str]:
@@ -228,17 +200,15 @@ class Former:
 
     Attributes:
         arrivals: As `new_rows` returns them.
-        applied: The requests applied by former batches that are connected with its requests or with new rows, each
-            with its part.
+        applied: The requests of former batches that are connected with its requests or with new rows, each with its
+            part and component.
         parts: As `parts_by_org` returns them, of the ids of its requests and of new rows.
-        names_days: Whether one of the applied requests names a day.
         may_be_late: Whether arrivals may have a row without a sent id. Only an earlier version wrote such rows.
     """
 
     arrivals: DataFrame | None
     applied: DataFrame
     parts: DataFrame
-    names_days: bool
     may_be_late: bool
 
 
@@ -264,15 +234,13 @@ def former(
     of_orgs = set(orgs_of(requests) if orgs is None else orgs)
     if arrivals is not None:
         of_orgs.update(orgs_of(arrivals))
-    applied = applied_requests(settled_requests(tables, spark, batch, of_orgs))
+    applied = requests_of(tables, spark, batch, of_orgs).where(IN_FORCE)
     links = applied.select(*_LINK, F.lit(False).alias("is_wanted"))
     links = links.union(requests.select(*_LINK, F.lit(True)))
     if arrivals is not None:
         links = links.union(arrivals.select("org_id", "column", "id", F.lit(None), F.lit(True)).distinct())
     parts = checkpoint_rows(parts_by_org(links))
-    related = with_part(applied, parts, "old_id")
-    related, named = checkpoint_and_aggregate(related, [F.count("engagement_date").alias("days")])
-    return Former(arrivals, related, parts, named["days"] > 0, may_be_late)
+    return Former(arrivals, checkpoint_rows(with_part(applied, parts, "old_id")), parts, may_be_late)
 
 
 def with_ids(rows: DataFrame, lake: EngagementLake) -> DataFrame:
@@ -282,24 +250,6 @@ def with_ids(rows: DataFrame, lake: EngagementLake) -> DataFrame:
     names = [name for column in lake.ids for name in (column, sent(column))]
     missing = [F.lit(None).cast("string").alias(name) for name in names if name not in rows.columns]
     return rows.select("*", *missing)
-
-
-def by_id(rows: DataFrame, lake: EngagementLake) -> DataFrame:
-    """Return each row of `engagement` once for each of its ids, with column, id and `IS_AS_SENT`, as in `ROW_ID`."""
-    from pyspark.sql import functions as F
-
-    ids = []
-    for column in lake.ids:
-        as_sent = F.col(sent(column))
-        ids.append(
-            F.struct(
-                F.lit(column).alias("column"),
-                F.coalesce(as_sent, column).alias("id"),
-                as_sent.isNotNull().alias(IS_AS_SENT),
-            )
-        )
-    each = with_ids(rows, lake).withColumn("of_id", F.explode(F.array(*ids)))
-    return each.select("org_id", "engagement_date", "engagement_id", "engaged_at", "of_id.*").where("id is not null")
 
 
 def engaged_within(after: Column, until: Column) -> Column:
@@ -314,16 +264,24 @@ def new_rows(tables: LakeTables, spark: SparkSession, batch: Batch) -> DataFrame
     """Return the rows that arrived since the last batch: `ROW_ID` and `IS_AS_SENT`, each once.
 
     Returns:
-        None if ingestion committed nothing since. Also None if no request was applied before: then no row can be late,
+        None if ingestion committed nothing since. Also None if no request was known before: then no row can be late,
         and maintenance may have removed the change data feed before this batch.
     """
+    from pyspark.sql import functions as F
+
     last = batch.reads[ENGAGEMENT]
     versions = [version for version in ingested_versions(tables, batch.since.get(ENGAGEMENT)) if version <= last]
-    if not versions or not was_applied_before(tables, batch):
+    if not versions or not was_asked(tables, batch.reads.get(MUTATION_REQUEST)):
         return None
-    feed = tables.changes(spark, ENGAGEMENT, min(versions), max(versions))
-    inserted = by_id(feed.where("_change_type = 'insert'"), tables.lake)
-    return inserted.select(*ROW_ID, IS_AS_SENT).distinct()
+    feed = tables.changes(spark, ENGAGEMENT, min(versions), max(versions)).where("_change_type = 'insert'")
+    ids = []
+    for column in tables.lake.ids:
+        as_sent = F.col(sent(column))
+        identity = F.coalesce(as_sent, column).alias("id")
+        ids.append(F.struct(F.lit(column).alias("column"), identity, as_sent.isNotNull().alias(IS_AS_SENT)))
+    each = with_ids(feed, tables.lake).select("*", F.explode(F.array(*ids)).alias("of_id"))
+    found = each.select("org_id", "of_id.*", "engagement_id", "engaged_at").where("id is not null")
+    return found.select(*ROW_ID, IS_AS_SENT).distinct()
 
 
 def ingested_versions(tables: LakeTables, since: int | None) -> list[int]:
@@ -344,69 +302,6 @@ def ingested_versions(tables: LakeTables, since: int | None) -> list[int]:
     return versions
 
 
-@dataclass(frozen=True)
-class Outcome:
-    """The outcome of a batch of mutation.
-
-    Attributes:
-        tried: The rows that the batch has appended to `mutation_request`.
-        found: What the batch found that concerns them, and perhaps what concerns only those of them that are not
-            applied, where the applied ones change nothing; None if it was not kept.
-        scope: The rows that its requests may act on; None if it was not kept.
-    """
-
-    tried: DataFrame
-    found: Former | None = None
-    scope: MergeScope | None = None
-
-
-@dataclass(frozen=True)
-class Outcomes:
-    """Hands the outcome of a batch from one commit to the next."""
-
-    tables: LakeTables
-    spark: SparkSession
-    _kept: list[tuple[Batch, Outcome]] = field(default_factory=list, init=False, repr=False, compare=False)
-
-    def keep(self, batch: Batch, outcome: Outcome) -> None:
-        """Keep the outcome for the next commit of the batch."""
-        self._kept[:] = [(batch, outcome)]
-
-    def take(self, batch: Batch, done: Mapping[str, int | None]) -> Outcome:
-        """Return the outcome that the commit before has kept, once: a commit that is repeated reads it from the log.
-
-        Args:
-            done: As for `BatchCommit.write`.
-        """
-        from pyspark.sql import functions as F
-
-        kept = [outcome for known, outcome in self._kept if known == batch]
-        self._kept.clear()
-        if kept:
-            return kept[0]
-        log = scoped(self.tables.read(self.spark, MUTATION_REQUEST, version=done["request"]))
-        if batch.rules < DATES_BIND:
-            log = log.withColumn("engagement_date", F.lit(None).cast("date"))
-        return Outcome(log.where(F.col("batch_id") == batch.batch_id))
-
-
-@dataclass(frozen=True)
-class SettledCommit:
-    """Appends the requests that the batch has applied, and those that are dead now.
-
-    It comes after the data commit, so a batch that is withdrawn has none.
-    """
-
-    outcomes: Outcomes
-    name: str = "settled"
-    table: str = SETTLED_REQUEST
-
-    def write(self, batch: Batch, done: Mapping[str, int | None], app_id: str) -> None:
-        tables = self.outcomes.tables
-        settled = _settled(self.outcomes.take(batch, done).tried, tables.lake)
-        tables.append(SETTLED_REQUEST, settled, app_id=app_id, batch_id=batch.batch_id)
-
-
 def upgrade(tables: LakeTables, spark: SparkSession) -> None:
     """Add what a lake lacks that was made by an earlier version. It may be called again after any stop.
 
@@ -414,51 +309,62 @@ def upgrade(tables: LakeTables, spark: SparkSession) -> None:
         ConfigurationError: The file of the lake declares fields that its table does not have.
     """
     check_fields(tables.lake, open_table(tables.location(ENGAGEMENT)).schema().fields)
-    _ensure_settled(tables, spark)
+    if not has_one_table(tables):
+        _join_requests(tables, spark)
+    if is_table(tables.location(SETTLED_REQUEST)) and not _is_read(tables, SETTLED_REQUEST):
+        files, path = FileSystem.from_uri(quote(tables.location(SETTLED_REQUEST), safe=":/%"))
+        files.delete_dir(path)
     for schema in spark_tables(tables.lake):
-        if schema.name in (ENGAGEMENT, MUTATION_REQUEST, SETTLED_REQUEST):
+        if schema.name in (ENGAGEMENT, MUTATION_REQUEST):
             known = {column.name for column in open_table(tables.location(schema.name)).schema().fields}
             added = ", ".join(f"`{name}` {kind}" for name, kind in schema.columns.items() if name not in known)
             if added:
                 spark.sql(f"ALTER TABLE {tables.identifier(schema.name)} ADD COLUMNS ({added})")
 
 
-def _ensure_settled(tables: LakeTables, spark: SparkSession) -> None:
-    """Build the table of settled requests from the log, if the lake was made by a version that had none.
+def _join_requests(tables: LakeTables, spark: SparkSession) -> None:
+    """Put all requests of a lake of an earlier version in one table: those of its log, and those that it had settled.
 
-    It is created together with its rows. The requests of an open batch of mutation are left to its own commit.
+    Pending ones are in force then. Those that were given up stay so.
     """
+    from lake_assets.connections.row_checkpoint import checkpoint_rows
+
+    rows = checkpoint_rows(_of_two_tables(tables, spark, tables.read(spark, MUTATION_REQUEST)))
+    writer = rows.repartition("org_id").writeTo(tables.identifier(MUTATION_REQUEST)).using("delta")
+    for name, value in MUTATION_REQUEST_PROPERTIES.items():
+        writer = writer.tableProperty(name, value)
+    writer.partitionedBy("org_id").createOrReplace()
+
+
+def _is_read(tables: LakeTables, table: str) -> bool:
+    """Return whether a batch is open that reads a table."""
+    for name in STREAMS:
+        last = tables.checkpoints.read(tables.lake.app_name(name))
+        if last is not None and not last.finished and table in last.batch.reads:
+            return True
+    return False
+
+
+def _of_two_tables(
+    tables: LakeTables, spark: SparkSession, log: DataFrame, settled_version: int | None = None
+) -> DataFrame:
+    """Return the requests of a lake of an earlier version, each once: `MUTATION_REQUEST_COLUMNS`.
+
+    Args:
+        log: A version of its log of attempts.
+        settled_version: Version of its table of settled requests; None for the newest.
+    """
+    from pyspark.sql import Window
     from pyspark.sql import functions as F
 
-    location = tables.location(SETTLED_REQUEST)
-    if is_table(location):
-        return
-    last = tables.checkpoints.read(tables.lake.app_name("mutation"))
-    is_open = last is not None and not last.finished
-    version = last.batch.reads[MUTATION_REQUEST] if last is not None and is_open else None
-    log = scoped(tables.read(spark, MUTATION_REQUEST, version=version)).withColumn(
-        "engagement_date",
-        F.lit(None).cast("date"),  # no request of that version was bound to its date
-    )
-    writer = _settled(log, tables.lake).write.format("delta").mode("error").partitionBy("org_id")
-    writer.options(**SETTLED_REQUEST_PROPERTIES).save(location)
-
-
-def prune_log(tables: LakeTables) -> None:
-    """Remove the requests of former batches of mutation from the log. No batch may be open.
-
-    Those that were applied or are dead are settled, and the last batch has tried the pending ones.
-    """
-    log = open_table(tables.location(MUTATION_REQUEST))
-    batches = read_rows(log, ["batch_id"]).column("batch_id").unique().to_pylist()
-    if len(batches) > 1:
-        log.delete(f"batch_id < {max(batches):d}")
-
-
-def _settled(log: DataFrame, lake: EngagementLake) -> DataFrame:
-    """Return the requests of the log that are applied or dead: `SETTLED_REQUEST_COLUMNS`, in one task for each org."""
-    from pyspark.sql import functions as F
-
-    settled = with_record_ids(log.where("status <> 'parked'"), lake)
-    counted = settled.withColumn("records", F.col(RECORD_IDS[0]).isNotNull().cast("int"))
-    return counted.select(*SETTLED_REQUEST_COLUMNS).repartition("org_id")
+    # Before requests named columns, their dates did not bind.
+    date = F.when(F.col("column").isNotNull(), F.col("engagement_date")) if "column" in log.columns else F.lit(None)
+    found = with_record_ids(scoped(log.withColumn("engagement_date", date.cast("date"))), tables.lake)
+    found = found.withColumn("records", F.col(RECORD_IDS[0]).isNotNull().cast("int"))
+    found = found.select(*MUTATION_REQUEST_COLUMNS, F.lit(0).alias("is_settled"))
+    if is_table(tables.location(SETTLED_REQUEST)):
+        settled = scoped(tables.read(spark, SETTLED_REQUEST, version=settled_version)).withColumn("attempts", F.lit(1))
+        found = found.unionByName(settled.select(*MUTATION_REQUEST_COLUMNS, F.lit(1).alias("is_settled")))
+    newest = Window.partitionBy("org_id", "request_id").orderBy(F.desc("batch_id"), F.desc("is_settled"))
+    numbered = found.withColumn("nth", F.row_number().over(newest)).where("nth = 1")
+    return numbered.select(*MUTATION_REQUEST_COLUMNS)
