@@ -189,7 +189,8 @@ not later: whoever lands beyond it has read a later horizon, and the policy befo
 _IDLE_POLICIES = "landing_policy_idle"
 """A table of earlier formats: the limit of idle files of some policies."""
 
-_LOCKS = {"sqlite": "BEGIN IMMEDIATE", "postgresql": "SELECT pg_advisory_xact_lock(hashtext('landing_head'))"}
+_POSTGRES_LOCK = "SELECT pg_advisory_xact_lock(hashtext('landing_head' || coalesce(current_schema(), '')))"
+_LOCKS = {"sqlite": "BEGIN IMMEDIATE", "postgresql": _POSTGRES_LOCK}
 """By store: the statement after which other processes wait with creating tables until the transaction has ended."""
 
 
