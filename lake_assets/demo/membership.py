@@ -92,8 +92,13 @@ def built_hours(stage: Stage, name: str) -> list[list[int]]:
 
 
 def _busy_targets(stage: Stage) -> list[str]:
-    engine = stage.engine
-    return [target.table for target in engine.pipeline.in_order() if isinstance(engine.decide(target), SessionPlan)]
+    """Return the targets that have a session to run, or one whose process has not written its row of the log yet."""
+    engine, found = stage.engine, []
+    for target in engine.pipeline.in_order():
+        unfinished = any(record.ended_at is None for record in engine.history(target, newest=1))
+        if unfinished or isinstance(engine.decide(target), SessionPlan):
+            found.append(target.table)
+    return found
 
 
 def _print_new_sessions(stage: Stage) -> None:
@@ -108,7 +113,7 @@ def _new_sessions(stage: Stage, table: str) -> list[SessionRecord]:
     """Return the sessions that ended since the last one that was printed, ascending by revision."""
     printed = stage.printed.get(table, 0)
     history = stage.engine.history(stage.engine.pipeline.target(table), newest=NEWEST_SESSIONS)
-    return [record for record in history if _place(record) > printed]
+    return [record for record in history if _place(record) > printed and record.ended_at]
 
 
 def _place(record: SessionRecord) -> int:

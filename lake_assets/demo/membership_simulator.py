@@ -882,6 +882,8 @@ def dirty_batch(population: Population = EXAMPLE, *, hour: int = 8) -> Landing:
 def bad_batch(population: Population = EXAMPLE, *, hour: int = 8, count: int = 3) -> BadBatch:
     """Return the rows of an hour; its first signups have no account_id, which quarantine does not check.
 
+    Who signs up in the hour does nothing else in it, as the other tables would refer to signups that are not there.
+
     Args:
         population: The population.
         hour: The hour since the start, 8 or later.
@@ -898,7 +900,10 @@ def bad_batch(population: Population = EXAMPLE, *, hour: int = 8, count: int = 3
     wrong = pa.array([None] * len(right) + account_ids[len(right) :], pa.string())
     place = signups.schema.get_field_index("account_id")
     bad_signups = signups.set_column(place, signups.schema.field(place), wrong)
-    rows = {**landing.rows, SIGNUPS.table: bad_signups}
+    rows = {
+        table: found.filter(pc.invert(pc.is_in(found["account_id"], signups["account_id"])))
+        for table, found in landing.rows.items()
+    } | {SIGNUPS.table: bad_signups}
     return BadBatch(replace(landing, rows=rows), right)
 
 
