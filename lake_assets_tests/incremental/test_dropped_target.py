@@ -67,7 +67,9 @@ def test_a_dropped_target_is_an_error_everywhere_until_it_is_rebuilt(
         assert (arguments, code) == (arguments, 1)
         assert remedy in printed, arguments
     assert iceberg.find(catalog, DIM) is None
-    assert next(o.table for o in catch_up(lake.engine, lake.pipeline.targets) if o.failure) == DIM
+    outcomes = catch_up(lake.engine, lake.pipeline.targets)
+    assert next(o.table for o in outcomes if o.failure) == DIM
+    assert [(o.table, o.problem.partition(":")[0]) for o in outcomes if o.problem] == [(DIM, f"{DIM} was dropped")]
 
     # Somebody creates it again: an empty table, which nobody takes for the former one.
     iceberg.create_target(catalog, lake.target(DIM))

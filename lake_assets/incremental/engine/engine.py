@@ -691,9 +691,10 @@ class Engine:
             state = self.state(target)
         except TargetError:  # what was logged is there all the same
             return found
-        if state.n and state.log and all(each.plan.session_id != state.session_id for each in found[-2:]):
+        is_logged = state.n <= self.log.numbers(target.table)[1] or not state.log
+        if not is_logged and all(each.plan.session_id != state.session_id for each in found):
             found.append(record_of(state))
-        return found
+        return found[-newest:] if newest else found
 
     def raw_activity(self, raw: RawTable, *, since: int | None) -> list[RawSnapshot]:
         """Return the snapshots of a raw table after a snapshot, oldest first.
@@ -772,6 +773,7 @@ class Outcome:
     A session that published some hours and holds others back has both a report and a failure.
 
     Attributes:
+        problem: How the target is not as its sessions left it: it was dropped, replaced or rolled back.
         overtaken: How another process has overtaken the session; the next outcome is that of the next attempt.
     """
 
@@ -779,6 +781,7 @@ class Outcome:
     report: SessionReport | None = None
     waiting: NoSession | None = None
     failure: str | None = None
+    problem: str | None = None
     overtaken: str | None = None
 
 
@@ -861,6 +864,7 @@ def _run_due_sessions(
             found = describe(error)
             if name not in found.problem and not is_machines:
                 found = ErrorText(f"{name}: {found.problem}", found.remedy)
-            yield Outcome(name, failure=str(found)), error
+            is_changed = isinstance(error, (TargetGone, TargetRolledBack))
+            yield Outcome(name, failure=str(found), problem=found.problem if is_changed else None), error
             if is_machines:
                 return

@@ -141,6 +141,8 @@ def test_a_failed_audit_publishes_nothing_until_its_source_is_repaired(catalog: 
     assert isinstance(waiting, NoSession)
     assert waiting.kind == "blocked"
     assert "not_null_account_id: 3 nulls" in waiting.reason
+    newest = lake.engine.history(lake.target("signup_fact"), newest=1)
+    assert [record.state for record in newest] == ["blocked"]
 
     other_code = lake.engine_of(with_target(PIPELINE, replace(lake.target("signup_fact"), code_version="2")))
     assert isinstance(other_code.decide(other_code.pipeline.target("signup_fact")), SessionPlan)
