@@ -165,7 +165,7 @@ class Tailing:
     _failed_at: dict[str, datetime] = field(default_factory=dict, init=False)
 
     def each(self, work: Callable[[ZoneTailer], object]) -> None:
-        """Let the tailer of each zone work. Raises what stopped the last zone if none can be tailed."""
+        """Let the tailer of each zone work. Raises what stopped the last one if none works, or Kafka's error."""
         for zone in self.zones:
             failed_at = self._failed_at.get(zone)
             if failed_at is not None and self.service.clock() < failed_at + RETRY:
@@ -179,6 +179,8 @@ class Tailing:
             except (ServiceError, ZoneMismatch) as error:
                 if zone in self._opened:
                     self._opened.pop(zone).__exit__(type(error), error, error.__traceback__)
+                # A Kafka that is gone concerns all zones: it is told once, as the error.
+                partitions(self.service.servers, [feed.topic for feed in self.service.feeds])
                 if str(self.problems.get(zone)) != str(error):
                     self.alarm(f"zone {zone}: {error}")
                 self.problems[zone], self._failed_at[zone] = error, self.service.clock()
