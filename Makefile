@@ -52,6 +52,7 @@ cluster-faults: setup ## kill, pause and disturb these servers while data flow, 
 	@$(BIN)/python -m benchmarks.cluster --faults 50
 
 pictures: setup ## play the demos, and take the pictures of README and docs in a browser
+	@$(PYTHON) -I lake_assets/services/bootstrap.py --tests
 	@$(BIN)/python -m benchmarks.pictures
 
 bench: setup ## print the measured figures
