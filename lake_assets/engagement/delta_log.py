@@ -14,10 +14,12 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
+from urllib.parse import quote
 
 import pyarrow as pa
 from deltalake import CommitProperties, DeltaTable, QueryBuilder, Transaction
 from deltalake.exceptions import TableNotFoundError
+from pyarrow.fs import FileSystem
 
 from lake_assets.base.failpoints import CLAIM_CHECKED, reach
 from lake_assets.coordination import check_claim
@@ -44,6 +46,12 @@ class Commit:
     metrics: Mapping[str, str]
     operation: str = ""
     mark: str | None = None
+
+
+def file_system(location: str) -> tuple[FileSystem, str]:
+    """Return the file system of a table's address, and the path of its folder there. Names may have blanks."""
+    found: tuple[FileSystem, str] = FileSystem.from_uri(quote(location, safe=":/%"))
+    return found
 
 
 def open_table(location: str, version: int | None = None) -> DeltaTable:

@@ -16,12 +16,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
-from urllib.parse import quote
-
-from pyarrow.fs import FileSystem
 
 from lake_assets.engagement.checkpoint import Batch
-from lake_assets.engagement.delta_log import is_table, open_table
+from lake_assets.engagement.delta_log import file_system, is_table, open_table
 from lake_assets.engagement.grouped import RECORD_IDS, RECORD_PLACE, parts_by_org, place_records_by_org, with_part
 from lake_assets.engagement.lake import STREAMS, EngagementLake
 from lake_assets.engagement.messages import RECORD, record_format, with_typed_record
@@ -312,7 +309,7 @@ def upgrade(tables: LakeTables, spark: SparkSession) -> None:
     if not has_one_table(tables):
         _join_requests(tables, spark)
     if is_table(tables.location(SETTLED_REQUEST)) and not _is_read(tables, SETTLED_REQUEST):
-        files, path = FileSystem.from_uri(quote(tables.location(SETTLED_REQUEST), safe=":/%"))
+        files, path = file_system(tables.location(SETTLED_REQUEST))
         files.delete_dir(path)
     for schema in spark_tables(tables.lake):
         if schema.name in (ENGAGEMENT, MUTATION_REQUEST):

@@ -31,13 +31,13 @@ from itertools import accumulate
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
-from pyarrow.fs import FileInfo, FileSelector, FileSystem, FileType
+from pyarrow.fs import FileInfo, FileSelector, FileType
 
 from lake_assets.base.failpoints import HALF_OPTIMIZED, TURN_GIVEN, reach
 from lake_assets.connections.spark import MASTER, is_local
 from lake_assets.coordination import JobCoordinator
 from lake_assets.engagement.batch import Guard
-from lake_assets.engagement.delta_log import open_table, read_rows
+from lake_assets.engagement.delta_log import file_system, open_table, read_rows
 from lake_assets.engagement.known_requests import upgrade
 from lake_assets.engagement.lake import STREAMS, StreamName
 from lake_assets.engagement.tables import (
@@ -193,7 +193,7 @@ def inventory(location: str) -> Iterator[dict[str, Any]]:
     again, they are rows of the former table.
     """
     created_at = open_table(location).metadata().created_time or 0
-    store, folder = FileSystem.from_uri(location)
+    store, folder = file_system(location)
     root = folder.rstrip("/") + "/"
     base = location.replace("file:///", "file:/")  # Hadoop's spelling
     for info in store.get_file_info(FileSelector(folder, recursive=True)):

@@ -24,7 +24,7 @@ from pyarrow.parquet import ParquetFile
 
 from lake_assets.engagement import delta_log
 from lake_assets.engagement.checkpoint import Batch
-from lake_assets.engagement.delta_log import MILLISECONDS, Commit, open_table, read_rows
+from lake_assets.engagement.delta_log import MILLISECONDS, Commit, file_system, open_table, read_rows
 from lake_assets.engagement.lake import STREAMS, StreamName
 from lake_assets.engagement.lakes import lake_named
 from lake_assets.engagement.tables import (
@@ -243,7 +243,7 @@ def changed_rows(
     schema = pa.schema([*pa.schema(open_table(location).schema().to_arrow()), *_FEED])
     if columns:
         schema = pa.schema([schema.field(name) for name in columns])
-    store, folder = FileSystem.from_uri(location)
+    store, folder = file_system(location)
     of_batches = [file for version in versions for file in _changed_files(store, folder, version)]
     files = [(path, values) for path, values in of_batches if org_id in (None, values["org_id"])]
     if any(info.type is FileType.NotFound for info in store.get_file_info([path for path, _ in files])):

@@ -8,6 +8,7 @@ import time
 from pathlib import Path
 
 import pyarrow as pa
+import pytest
 from deltalake import write_deltalake
 
 from lake_assets.engagement.maintenance import inventory
@@ -17,7 +18,9 @@ def parquet(folder: Path) -> set[str]:
     return {file.name for file in folder.glob("*.parquet")}
 
 
-def test_files_older_than_a_table_are_not_shown_to_vacuum(tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", ["plain", "with blanks and é"])
+def test_files_older_than_a_table_are_not_shown_to_vacuum(tmp_path: Path, name: str) -> None:
+    tmp_path = tmp_path / name
     rows = pa.table({"number": [1]})
     write_deltalake(str(tmp_path), rows)
     former = parquet(tmp_path)
@@ -29,6 +32,6 @@ def test_files_older_than_a_table_are_not_shown_to_vacuum(tmp_path: Path) -> Non
     for name in parquet(tmp_path) - former:
         later = time.time() + 60  # the kernel's times of files may be some ms behind the clock
         os.utime(tmp_path / name, (later, later))
-    listed = {Path(entry["path"]).name for entry in inventory(tmp_path.as_uri()) if not entry["isDir"]}
+    listed = {Path(entry["path"]).name for entry in inventory(f"file://{tmp_path}") if not entry["isDir"]}
     assert former
     assert listed == parquet(tmp_path) - former
