@@ -691,8 +691,9 @@ class Engine:
             state = self.state(target)
         except TargetError:  # what was logged is there all the same
             return found
-        is_logged = state.n <= self.log.numbers(target.table)[1] or not state.log
-        if not is_logged and all(each.plan.session_id != state.session_id for each in found):
+        # A later session writes its row after that of the one before it.
+        is_logged = any(each.revision > state.n or each.plan.session_id == state.session_id for each in found)
+        if state.n and state.log and not is_logged:
             found.append(record_of(state))
         return found[-newest:] if newest else found
 
