@@ -401,18 +401,22 @@ class Settings(BaseSettings):
     @property
     def landing_folder(self) -> Path:
         """The folder of landed files; for zones in an object store, that of the locks and drafts of this machine."""
-        found = storage_address(self.landing or self.home / "landing")
+        found = self._landing_address
         return found if isinstance(found, Path) else self.home / "landing"
 
     def landing_address(self, zone: str) -> Path | str:
         """Return the folder of a zone; in an object store, its URL."""
         if zone in self.landing_zones:
             return storage_address(self.landing_zones[zone])
-        found = storage_address(self.landing or self.home / "landing")
+        found = self._landing_address
         if isinstance(found, Path):
             return found / zone
         url, mark, parameters = found.partition("?")
         return f"{url.rstrip('/')}/{zone}{mark}{parameters}"
+
+    @property
+    def _landing_address(self) -> Path | str:
+        return storage_address(self.landing or self.home / "landing")
 
     @property
     def segments(self) -> Path | str:

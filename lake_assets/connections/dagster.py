@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from dagster._grpc.types import CanCancelExecutionResult as CanCancelExecutionResult
 
 CLASSES = {
-    "AssetCheckEvaluationTargetMaterializationData": ("dagster._core.definitions.asset_checks.asset_check_evaluation"),
+    "AssetCheckEvaluationTargetMaterializationData": "dagster._core.definitions.asset_checks.asset_check_evaluation",
     "CanCancelExecutionRequest": "dagster._grpc.types",
     "CanCancelExecutionResult": "dagster._grpc.types",
     "CheckRunHealthResult": "dagster._core.launcher.base",

@@ -27,7 +27,7 @@ import networkx as nx
 from confluent_kafka import KafkaError, Producer
 from confluent_kafka import Message as Delivered
 
-from lake_assets.base.hours import hour_start, parse_hour
+from lake_assets.base.hours import parse_hour
 from lake_assets.connections.kafka import client, remedy_of
 from lake_assets.demo.message import Message as Message
 from lake_assets.engagement.lake import EngagementLake, StreamName
@@ -152,7 +152,7 @@ class _Play:
 
     def __init__(self, simulation: Simulation, lake: EngagementLake) -> None:
         self.simulation, self.lake, self.random = simulation, lake, Random(f"engagement {simulation.seed}")
-        self.start = round(hour_start(parse_hour(simulation.start, where="The start")).timestamp() * 1000)
+        self.start = parse_hour(simulation.start) * HOUR
         total = sum(1 / number for number in range(1, simulation.orgs + 1))
         shares = [1 / number / total for number in range(1, simulation.orgs + 1)]
         self.orgs = [

@@ -6,7 +6,7 @@ changes run one after the other, and each decides on committed state. Readers se
 milliseconds since 1970-01-01 UTC, as in Kafka.
 
 After each change, a zone publishes the changed rows in its storage: `published/<incarnation>-<version>.json`, and all
-of its rows once in a while. Whoever looks at a manifest first copies into it what the other zones have published since.
+of its rows once in a while. Before a manifest is read, what the other zones have published since is copied into it.
 So zones compare their files without a database that they share: each looks at its own file and at its copy of the other
 one's row, and both come to the same verdict. A zone whose storage cannot be read is known as it was last copied.
 
@@ -182,8 +182,8 @@ KEYS = {
 }
 """Kind of command → the fields of its key. Of commands with one key, the first one counts; of horizons, the farthest.
 
-No file begins at or beyond the horizon of its partition. So a policy that comes after it in the log begins there, if
-not later: whoever lands beyond it has read a later horizon, and the policy before that.
+No file begins at or beyond the horizon of its partition. So a policy that comes after it in the log begins there, or
+later: a zone that lands beyond it has read a later horizon, and the policy before that.
 """
 
 _IDLE_POLICIES = "landing_policy_idle"
@@ -309,9 +309,8 @@ def _insert_commands(connection: sa.Connection, commands: Iterable[Command]) -> 
             made.append(known.number)
             continue
         if command.kind == "policy" and "begins" not in body:
-            horizons = commands_of(connection, "horizon", command.topic)
-            farthest = max((each["to"] for each in horizons if each["partition"] == body["partition"]), default=0)
-            body = {**body, "begins": max(body["from_offset"], farthest)}
+            horizon = horizon_of(commands_of(connection, "horizon", command.topic), body["partition"])
+            body = {**body, "begins": max(body["from_offset"], horizon)}
         last += 1
         values = {**place, "number": last, "topic": command.topic, "body": json.dumps(body, sort_keys=True)}
         connection.execute(sa.insert(COMMANDS).values(values))
@@ -319,6 +318,11 @@ def _insert_commands(connection: sa.Connection, commands: Iterable[Command]) -> 
         if command.kind == "topic" and command.body["number"] > 1:  # they are of the former topic
             connection.execute(sa.delete(IDLE_SPANS).filter_by(topic=command.topic))
     return made
+
+
+def horizon_of(horizons: Iterable[Mapping[str, Any]], partition: int) -> int:
+    """Return the horizon of a partition; 0 if it has none. horizons: the commands of this kind, of its topic."""
+    return next((each["to"] for each in horizons if each["partition"] == partition), 0)
 
 
 def commands_of(connection: sa.Connection, kind: str, topic: str | None = None) -> list[dict[str, Any]]:

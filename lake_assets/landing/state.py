@@ -56,6 +56,7 @@ from lake_assets.landing.manifest import (
     begun_offsets,
     files_of,
     finish_round,
+    horizon_of,
     mark_changed,
     ranges_from_json,
     ranges_to_json,
@@ -150,9 +151,7 @@ class SharedState:
             issued.append(_policy_command(topic, partition, following))
         if begin is not None:
             lead = _LEAD_FILES * (recorded or [default or Policy(1, 1, 1)])[-1].max_messages
-            horizons = self.manifest.commands("horizon", topic)
-            farthest = max((each["to"] for each in horizons if each["partition"] == partition), default=0)
-            if begin + lead // 2 >= farthest:
+            if begin + lead // 2 >= horizon_of(self.manifest.commands("horizon", topic), partition):
                 horizon = {"topic": topic, "partition": partition, "to": begin + lead}
                 issued.append(Command("horizon", topic, horizon))
         if issued:
