@@ -59,7 +59,7 @@ COPY_DAYS = 31
 """Number of days before and after a new row among which an audit looks for another row of its engagement."""
 
 REPORTED_BATCHES = 24
-"""Number of the newest batches of mutation of which requests without a row are told, however old they are."""
+"""Requests without a row are reported for so many of the newest batches of mutation, however old they are."""
 
 RECENT_COMMITS = 1_000
 """Number of a table's newest commits that an audit reads. Each is a file of the table's log."""

@@ -146,7 +146,7 @@ class LandingService:
 
 @dataclass
 class Tailing:
-    """Tailers of zones. A zone that cannot be tailed is told, and hinders no other one; it is begun again later.
+    """Tailers of zones. A zone that cannot be tailed is reported and tried again later. The other zones go on.
 
     Attributes:
         service: Landing of the home.
@@ -179,7 +179,7 @@ class Tailing:
             except (ServiceError, ZoneMismatch) as error:
                 if zone in self._opened:
                     self._opened.pop(zone).__exit__(type(error), error, error.__traceback__)
-                # A Kafka that is gone concerns all zones: it is told once, as the error.
+                # A Kafka that does not answer concerns all zones, so it is reported once, as the error.
                 partitions(self.service.servers, [feed.topic for feed in self.service.feeds])
                 if str(self.problems.get(zone)) != str(error):
                     self.alarm(f"zone {zone}: {error}")
