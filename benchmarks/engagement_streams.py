@@ -40,9 +40,9 @@ from lake_assets.engagement.tables import LakeTables, open_tables
 from lake_assets.engagement.topics import KafkaTopic
 from lake_assets.engagement.turn import coordinator, open_stream
 from lake_assets.errors import LockNotFree, TurnRefused
-from lake_assets.services.browser import browser
 from lake_assets.services.lifecycle import lake_services
 from lake_assets.settings import Settings, settings
+from lake_assets_tests.browser import BROWSER
 
 SIDES = {"with": "with the coordinator", "without": "without it"}
 SIMULATION = Simulation(touches=500_000, people=20_000)
@@ -206,7 +206,7 @@ def _draw(found: Mapping[str, Sequence[Window]], folder: Path) -> None:
     picture = folder.resolve() / "engagement-streams.png"
     drawn(found).write_html(page, config={"displayModeBar": False})
     print(f"written: {page}")
-    program = browser()
+    program = BROWSER
     if not program:
         print("No Chromium is on the path, so no PNG is written.")
         return

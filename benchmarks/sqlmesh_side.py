@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import re
 import subprocess
+import sys
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -18,7 +19,6 @@ from lake_assets.connections.spark import session_conf
 from lake_assets.errors import ServiceError
 from lake_assets.incremental.engine import iceberg
 from lake_assets.incremental.engine.engine import Engine
-from lake_assets.services import bootstrap
 from lake_assets.settings import PROJECT, Settings
 
 if TYPE_CHECKING:
@@ -102,20 +102,18 @@ def prepare() -> None:
     """Create SQLMesh's environment if it is missing or its requirements have changed.
 
     Raises:
-        ServiceError: The packages cannot be installed.
+        CalledProcessError: The packages cannot be installed.
     """
-    content = bootstrap.python_version().encode() + LOCK.read_bytes()
-    step = bootstrap.Step("sqlmesh", content, _install)
-    if not step.is_done(VENV):
-        step.take(VENV)
-
-
-def _install() -> None:
+    done = VENV / "packages.done"
+    if done.exists() and done.read_text() == LOCK.read_text():
+        return
     version = re.search(r"^sqlmesh==\S+", LOCK.read_text(), re.MULTILINE)
     assert version is not None
-    bootstrap.say(f"Installing {version[0]} and its own pyspark into {VENV.name}, for the comparison only")
-    bootstrap.make_environment(VENV)
-    bootstrap.install_packages(VENV, LOCK)
+    print(f"Installing {version[0]} and its own pyspark into {VENV.name}, for the comparison only", flush=True)
+    subprocess.run([sys.executable, "-m", "venv", "--clear", VENV], check=True)
+    pip = [VENV / "bin" / "python", "-m", "pip", "install", "--no-deps", "--require-hashes", "-r", LOCK]
+    subprocess.run(pip, check=True)
+    done.write_text(LOCK.read_text())
 
 
 def _conf(home: Settings) -> dict[str, str]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -19,9 +20,8 @@ import pytest
 from tenacity import Retrying, retry_if_exception_type, stop_after_delay, wait_fixed
 from websockets.sync.client import ClientConnection, connect
 
-from lake_assets.services.browser import NAMES, browser
-
-BROWSER = browser()
+NAMES = ("chromium", "chromium-browser", "google-chrome")
+BROWSER = next(filter(None, map(shutil.which, NAMES)), "")
 LONGEST = 240
 """Seconds that the browser may take to start, or to answer, on a busy machine."""
 

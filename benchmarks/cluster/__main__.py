@@ -27,11 +27,8 @@ from benchmarks.cluster.stack import Cluster, cluster, serving
 from benchmarks.faults.__main__ import PAGE
 from benchmarks.faults.table import table, written
 from lake_assets.demo import engagement, membership
-from lake_assets.services.bootstrap import steps_of_tests
+from lake_assets.services.setup import set_up
 from lake_assets.settings import PROJECT, settings
-
-EXTRA_JARS = ("jars-s3", "jars-postgresql")
-"""The steps of the installation that a lake on one machine does without."""
 
 BEGIN = "<!-- faults of a cluster: written by `make cluster-faults` -->"
 END = "<!-- faults of a cluster: end -->"
@@ -41,7 +38,7 @@ def main() -> None:
     """Run the demo or faults on the servers; the exit code is 1 if the tables are not equal to what was sent."""
     arguments = _arguments()
     began = time.monotonic()
-    _download_jars()
+    set_up(settings(), ["postgresql", "s3"], say=_say)
     os.environ["PYTHONPATH"] = str(PROJECT)  # the servers are modules of this checkout
     folder = Path(tempfile.mkdtemp(prefix="lake-cluster-"))
     servers = cluster(folder / "servers", folder / "lake")
@@ -97,13 +94,6 @@ def _play_faults(servers: Cluster, arguments: Namespace) -> bool:
     if not arguments.dry_run:
         PAGE.write_text(written(PAGE.read_text(), text, begin=BEGIN, end=END))
     return all(row.is_harmless for row in rows)
-
-
-def _download_jars() -> None:
-    venv = PROJECT / ".venv"
-    for step in steps_of_tests(PROJECT):
-        if step.name in EXTRA_JARS and not step.is_done(venv):
-            step.take(venv)
 
 
 def _say(line: str) -> None:

@@ -292,7 +292,7 @@ def close_to_others(home: Path) -> ErrorText | None:
 def refuse_unusable_home(home: Path, command: Sequence[str]) -> None:
     """Let no command work on a half restored data directory, or on that of a later version.
 
-    A restore continues what was interrupted, and services can always be stopped.
+    A restore continues what was interrupted, services can always be stopped, and jars are no part of it.
 
     Args:
         home: The data directory.
@@ -302,6 +302,8 @@ def refuse_unusable_home(home: Path, command: Sequence[str]) -> None:
         StoredStateError: A restore was interrupted.
         StoredByNewerVersion: A later version has written it.
     """
+    if command == ["setup"]:
+        return
     if command != ["restore"] and (home / RESTORING_FOLDER).exists():
         raise StoredStateError(
             f"The restore of {home} was interrupted, so {home} is not complete.",

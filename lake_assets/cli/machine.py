@@ -19,7 +19,7 @@ from lake_assets.incremental.engine.erasures import KEY_FILE
 from lake_assets.incremental.from_settings import open_pipeline
 from lake_assets.incremental.operations.alerts import Webhook
 from lake_assets.services import lifecycle
-from lake_assets.services.bootstrap import check_java, java_version
+from lake_assets.services.service import check_java, java_version
 from lake_assets.settings import Settings, settings, variable_name
 
 SETTINGS, VERSION, JAVA, DISK, SERVICES = "settings", "version", "java", "disk", "services"

@@ -106,7 +106,7 @@ def setup(
     """Download the jars that Spark needs, and those of Kafka if landing is installed. Done once."""
     from lake_assets.services.setup import set_up
 
-    for folder in set_up(settings(), extras or ()):
+    for folder in set_up(settings(), extras or (), say=typer.echo):
         typer.echo(f"The jars are in {folder}")
 
 

@@ -31,8 +31,8 @@ from lake_assets.connections.addresses import (
 )
 from lake_assets.connections.catalog import safe_address
 from lake_assets.errors import StoredByNewerVersion, StoredStateError, UsageError, backup_damaged
-from lake_assets.services.jar_files import sha256_of
 from lake_assets.services.lifecycle import exclusive
+from lake_assets.services.setup import sha256_of
 from lake_assets.settings import __version__
 
 if TYPE_CHECKING:

@@ -23,7 +23,6 @@ from pathlib import Path
 
 from lake_assets.connections.addresses import LOOPBACK, OWNER_VARIABLE, run_folder
 from lake_assets.errors import ServiceError
-from lake_assets.services.bootstrap import java_command
 
 Check = Callable[[], bool]
 POLL_SECONDS = 0.1
@@ -36,6 +35,8 @@ OWNER_FILE = 0o600
 SERVICE_PORTS = range(15_000, 32_768)
 PORT_TRIES = 100
 
+JAVA = 17
+JAVA_SECONDS = 60
 CONNECT_SECONDS = 1
 ANSWER_SECONDS = 2
 ERROR_LINE = re.compile(r"[\w.]*(Error|Exception)\b")
@@ -283,4 +284,30 @@ def java(classpath: str, *, heap_mb: int) -> tuple[str, ...]:
     The program logs warnings to standard output.
     """
     options = ("-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Duser.timezone=UTC", "-Dlog4j2.level=WARN")
-    return (java_command(os.environ.get("JAVA_HOME")), f"-Xmx{heap_mb}m", *options, "-cp", classpath)
+    return (java_command(), f"-Xmx{heap_mb}m", *options, "-cp", classpath)
+
+
+def java_command() -> str:
+    """Return the path of Java's program. Like Spark, it uses JAVA_HOME if that is set."""
+    java_home = os.environ.get("JAVA_HOME")
+    return str(Path(java_home) / "bin" / "java") if java_home else "java"
+
+
+def java_version() -> str | None:
+    """Return the output of `java -version`; None if no Java runs."""
+    command = [java_command(), "-version"]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=JAVA_SECONDS)
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return done.stderr + done.stdout
+
+
+def check_java(output: str | None) -> None:
+    """Raise `ServiceError` if Java is missing or too old. output: what `java_version` returns."""
+    remedy = "Install Java 17 or 21 (for example openjdk-17-jre-headless or temurin-17), or set JAVA_HOME to one."
+    found = re.search(r'version "(?:1\.)?(\d+)', output or "")
+    if found is None:
+        raise ServiceError("There is no Java that runs.", remedy=remedy)
+    if int(found[1]) < JAVA:
+        raise ServiceError(f"Java is {found[1]}; {JAVA} or later is needed.", remedy=remedy)

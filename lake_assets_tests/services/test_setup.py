@@ -1,64 +1,163 @@
-"""`lake setup` downloads jars once; what is missing is named. The download itself is that of `make setup`."""
+"""What a machine needs: a Java, and the jars that were locked. Jars that are there are left alone; two set-ups at once
+take turns; a download that fails leaves nothing half done.
+"""
 
 from __future__ import annotations
 
 import hashlib
 import shutil
-from importlib.metadata import version
-from typing import TYPE_CHECKING
+import subprocess
+import sys
+import threading
+from pathlib import Path
 
 import pytest
 
 from lake_assets.connections.spark import jars
 from lake_assets.errors import ServiceError, UsageError
-from lake_assets.services.setup import CONFIGURATION, set_up
+from lake_assets.services.service import check_java, java_version
+from lake_assets.services.setup import LOCK_FILE, changed_jars, check_jars, locked_checksums, one_at_a_time, set_up
 from lake_assets.settings import Settings, settings
 
-if TYPE_CHECKING:
-    from pathlib import Path
+PATIENCE = 120
+HOLDER = """
+import sys
+from pathlib import Path
+from lake_assets.services.setup import one_at_a_time
+with one_at_a_time(print, Path(sys.argv[1])):
+    print("held", flush=True)
+    sys.stdin.read()
+"""
 
 
-def test_jars_that_are_there_are_not_downloaded_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    "said", ['openjdk version "17.0.15" 2025-04-15', 'openjdk version "21" 2023-09-19', 'java version "25.0.1"']
+)
+def test_a_java_that_will_do(said: str) -> None:
+    check_java(said)
+
+
+@pytest.mark.parametrize(
+    ("said", "problem"),
+    [
+        ('openjdk version "11.0.2" 2019-01-15', "Java is 11"),
+        ('java version "1.8.0_202"', "Java is 8"),
+        (None, "There is no Java"),
+        ("The operation couldn't be completed. Unable to locate a Java Runtime.", "There is no Java"),
+    ],
+)
+def test_a_java_that_will_not_do_is_named_with_the_one_to_install(said: str | None, problem: str) -> None:
+    with pytest.raises(ServiceError, match=rf"{problem}(.|\n)*Install Java 17 or 21"):
+        check_java(said)
+
+
+def test_a_java_home_without_java_is_no_java(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path))
+    assert java_version() is None
+
+
+def test_jars_that_are_there_and_sound_are_not_downloaded_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("JAVA_HOME", str(tmp_path))  # where there is no Java, so nothing can be downloaded
-    chosen = Settings(home=tmp_path, jars=tmp_path / "made" / "jars", kafka_jars=tmp_path / "made" / "kafka-jars")
+    made = Settings(home=tmp_path, jars=tmp_path / "made" / "jars", kafka_jars=tmp_path / "made" / "kafka-jars")
     with pytest.raises(ServiceError, match=r"There is no Java(.|\n)*Install Java 17 or 21"):
-        set_up(chosen)
-    for name, ivy in (("jars", "ivy.xml"), ("kafka-jars", "ivy-kafka.xml")):
-        stamp, jar = tmp_path / "made" / "stamps" / f"setup-{name}", tmp_path / "made" / name / "one.jar"
-        for file in (stamp, jar):
-            file.parent.mkdir(parents=True, exist_ok=True)
-        jar.touch()
-        content = f"pyspark {version('pyspark')}\n".encode() + (CONFIGURATION / ivy).read_bytes()
-        stamp.write_text(hashlib.sha256(content).hexdigest())
-    assert set_up(chosen) == [chosen.jars, chosen.kafka_jars]
-    with pytest.raises(ServiceError, match="There is no Java"):
-        set_up(chosen, ["s3"])
-    extra = tmp_path / "made" / "jars-s3" / "client.jar"
-    extra.parent.mkdir()
-    extra.touch()
-    content = f"pyspark {version('pyspark')}\n".encode() + (CONFIGURATION / "ivy-s3.xml").read_bytes()
-    (tmp_path / "made" / "stamps" / "setup-jars-s3").write_text(hashlib.sha256(content).hexdigest())
-    assert set_up(chosen, ["s3"]) == [chosen.jars, chosen.kafka_jars, extra.parent]
-    assert jars(chosen) == [chosen.jars / "one.jar", extra]
-    with pytest.raises(UsageError, match=r"no jars for 'nfs'(.|\n)*postgresql, s3"):
-        set_up(chosen, ["nfs"])
-    (chosen.kafka_jars / "one.jar").unlink()
-    with pytest.raises(ServiceError, match="There is no Java"):
-        set_up(chosen)
-
-
-def test_a_damaged_jar_is_downloaded_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("JAVA_HOME", str(tmp_path))  # where there is no Java, so nothing can be downloaded
-    monkeypatch.setattr("lake_assets.services.setup.installed", lambda extra: False)
-    made = Settings(home=tmp_path, jars=tmp_path / "made" / "jars")
+        set_up(made, say=print)
     shutil.copytree(settings().jars, made.jars)
-    content = f"pyspark {version('pyspark')}\n".encode() + (CONFIGURATION / "ivy.xml").read_bytes()
-    (made.jars.parent / "stamps").mkdir()
-    (made.jars.parent / "stamps" / "setup-jars").write_text(hashlib.sha256(content).hexdigest())
-    assert set_up(made) == [made.jars]
+    shutil.copytree(settings().kafka_jars, made.kafka_jars)
+    assert set_up(made, say=print) == [made.jars, made.kafka_jars]
+    with pytest.raises(UsageError, match=r"no jars for 'nfs'(.|\n)*postgresql, s3"):
+        set_up(made, ["nfs"], say=print)
+    with pytest.raises(ServiceError, match="There is no Java"):
+        set_up(made, ["s3"], say=print)
+    extra = tmp_path / "made" / "jars-postgresql"
+    shutil.copytree(settings().jars.with_name("jars-postgresql"), extra)
+    assert set_up(made, ["postgresql"], say=print) == [made.jars, made.kafka_jars, extra]
+    assert jars(made) == sorted(made.jars.glob("*.jar")) + list(extra.glob("*.jar"))
     damaged = next(made.jars.glob("commons-pool2-*.jar"))
     jar = bytearray(damaged.read_bytes())
     jar[len(jar) // 2] ^= 1
     damaged.write_bytes(jar)
     with pytest.raises(ServiceError, match="There is no Java"):
-        set_up(made)
+        set_up(made, say=print)
+
+
+def test_a_download_that_fails_is_told_with_the_last_lines_and_leaves_no_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    java = tmp_path / "bin" / "java"
+    java.parent.mkdir()
+    java.write_text(
+        '#!/bin/sh\n[ "$1" = -version ] && { echo \'openjdk version "17"\'; exit; }\n'
+        "echo 'module not found: no route'; exit 1\n"
+    )
+    java.chmod(0o755)
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path))
+    made = Settings(home=tmp_path, jars=tmp_path / "made" / "jars", kafka_jars=tmp_path / "made" / "kafka-jars")
+    said: list[str] = []
+    with pytest.raises(ServiceError, match=r"jars of ivy\.xml (.|\n)*module not found: no route(.|\n)*JAVA_TOOL_OPT"):
+        set_up(made, say=said.append)
+    assert said == ["Downloading the jars of ivy.xml"]
+    assert not made.jars.exists()
+
+
+def lock_of(folder: Path, **contents: bytes) -> Path:
+    lines = [f"org:{name}:1.0 {hashlib.sha256(content).hexdigest()}" for name, content in contents.items()]
+    lock = folder / "jars.lock"
+    lock.write_text("\n".join(["# comment", *lines, ""]))
+    return lock
+
+
+def test_a_jar_that_is_not_the_locked_one_is_refused(tmp_path: Path) -> None:
+    lock = lock_of(tmp_path, one=b"first", other=b"second")
+    (tmp_path / "one-1.0.jar").write_bytes(b"first")
+    (tmp_path / "other-1.0.jar").write_bytes(b"second")
+    check_jars(tmp_path, lock)
+    assert changed_jars(tmp_path, lock) == []
+    (tmp_path / "other-1.0.jar").write_bytes(b"Second")
+    with pytest.raises(ServiceError, match=r"other-1\.0\.jar is not the one that was locked(.|\n)*Remove Ivy's copy"):
+        check_jars(tmp_path, lock)
+    assert changed_jars(tmp_path, lock) == ["other-1.0.jar"]
+    (tmp_path / "other-1.0.jar").rename(tmp_path / "more-1.0.jar")
+    with pytest.raises(ServiceError, match=r"has no checksum of more-1\.0\.jar"):
+        check_jars(tmp_path, lock)
+    assert changed_jars(tmp_path, lock) == []  # somebody's own
+
+
+def test_jars_of_one_name_and_a_classifier(tmp_path: Path) -> None:
+    lock = tmp_path / "jars.lock"
+    lock.write_text("a:x:1 00\nb:x:1 11\na:x:1:linux 22\n")
+    assert locked_checksums(lock) == {"x-1.jar": {"00", "11"}, "x-1-linux.jar": {"22"}}
+
+
+def test_every_jar_that_is_installed_here_is_locked() -> None:
+    for folder in (settings().jars, settings().kafka_jars):
+        check_jars(folder)
+    assert "://" not in LOCK_FILE.read_text()
+
+
+def test_two_processes_take_turns(tmp_path: Path) -> None:
+    first = subprocess.Popen(
+        [sys.executable, "-c", HOLDER, str(tmp_path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    assert first.stdin
+    assert first.stdout
+    assert first.stdout.readline() == "held\n"
+    said = threading.Event()
+    entered = threading.Event()
+
+    def second() -> None:
+        with one_at_a_time(lambda line: said.set(), tmp_path):
+            entered.set()
+
+    thread = threading.Thread(target=second)
+    thread.start()
+    try:
+        assert said.wait(PATIENCE)  # it found the lock taken
+        assert not entered.is_set()
+    finally:
+        first.stdin.close()
+        first.wait(PATIENCE)
+        thread.join(PATIENCE)
+        first.stdout.close()
+    assert entered.is_set()

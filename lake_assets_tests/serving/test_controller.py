@@ -23,7 +23,7 @@ from typer.testing import CliRunner
 from lake_assets.cli.serving import serving as commands
 from lake_assets.connections.spark import spark_home
 from lake_assets.errors import LakeError
-from lake_assets.services.bootstrap import java_command
+from lake_assets.services.service import java_command
 from lake_assets.serving.http import endpoint
 from lake_assets.serving.served_tables import open_serving
 from lake_assets.settings import PROJECT, Settings, settings
@@ -225,12 +225,12 @@ def test_the_commands_work_by_the_controller(
 
 
 def test_pinots_own_client_pushes_lists_and_reverts(served: World, address: str, tmp_path: Path) -> None:
-    jars = PROJECT / ".venv" / "pinot-jars"
+    jars = PROJECT / ".venv" / "jars-pinot"
     port = launch_gateway(
         jarpath=str(next((spark_home() / "jars").glob("py4j-*.jar"))),
         classpath=str(jars / "*"),
         javaopts=["-XX:TieredStopAtLevel=1", "-Xmx256m"],
-        java_path=java_command(os.environ.get("JAVA_HOME")),
+        java_path=java_command(),
         die_on_exit=True,
     )
     gateway = JavaGateway(gateway_parameters=GatewayParameters(port=port, auto_convert=True))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import uuid
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
@@ -18,12 +17,12 @@ from py4j.java_gateway import GatewayParameters, JavaGateway, launch_gateway
 
 from lake_assets.connections.spark import spark_home
 from lake_assets.coordination import zookeeper_client
-from lake_assets.services.bootstrap import java_command
+from lake_assets.services.service import java_command
 from lake_assets.serving.lineage import LineageEntry, SegmentLineage, State, routed
 from lake_assets.serving.registry import COMPRESS_BYTES, LINEAGE, decode_lineage, encode_lineage
 from lake_assets.settings import PROJECT
 
-JARS = PROJECT / ".venv" / "pinot-jars"
+JARS = PROJECT / ".venv" / "jars-pinot"
 START = datetime(2026, 1, 1, tzinfo=UTC)
 SEGMENTS = [f"t_20260101T00000000{n}Z_push{n % 3}_{n:04d}" for n in range(9)]
 
@@ -75,7 +74,7 @@ def pinot(zookeeper: str) -> Iterator[Pinot]:
         jarpath=str(next((spark_home() / "jars").glob("py4j-*.jar"))),
         classpath=str(JARS / "*"),
         javaopts=["-XX:TieredStopAtLevel=1", "-Xmx256m"],
-        java_path=java_command(os.environ.get("JAVA_HOME")),
+        java_path=java_command(),
         die_on_exit=True,
     )
     gateway = JavaGateway(gateway_parameters=GatewayParameters(port=port, auto_convert=True))
