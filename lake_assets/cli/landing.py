@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 import signal
 import sys
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import TYPE_CHECKING, Annotated
@@ -176,11 +176,11 @@ def reshard(
     from lake_assets.incremental.engine.engine import utc_now
     from lake_assets.landing.reshard import reshard_all
 
-    writers = open_zones(zones)
     distinct_id = _feed(topic).distinct_id_of
-    for zone, done in reshard_all(writers, topic, shards, distinct_id, utc_now):
-        state = f"waits for {done.waits_for}" if done.waits_for else "done"
-        typer.echo(f"{topic} in {zone}: {len(done.copies)} copies made; {state}")
+    with _present_zones(zones) as writers:
+        for zone, done in reshard_all(writers, topic, shards, distinct_id, utc_now):
+            state = f"waits for {done.waits_for}" if done.waits_for else "done"
+            typer.echo(f"{topic} in {zone}: {len(done.copies)} copies made; {state}")
 
 
 def scrub(
@@ -204,23 +204,23 @@ def scrub(
     from lake_assets.landing.operations import remove_unscrubbed, scrub
     from lake_assets.landing.state import DeletionRequest, SharedState
 
-    writers = open_zones(zones)
     by = _scrub_by(topic)
     now = datetime.now(UTC)
     through = sent_through.replace(tzinfo=UTC) if sent_through else now
-    manifest = writers[0].manifest
-    cut = {} if sent_through else cut_of(settings(), manifest, topic)
-    wanted = DeletionRequest(request, topic, by.hashed(distinct_id), milliseconds(through), cut)
-    SharedState(manifest).request_deletion(wanted, now=now)
-    for writer in writers:
-        scrubbed = scrub(writer, topic, by, now=now)
-        typer.echo(f"{topic} in {writer.zone.name}: {len(scrubbed)} files scrubbed")
-    for writer in writers:
-        removed = remove_unscrubbed(writer, topic, now=datetime.now(UTC))
-        state = "kept until the files of the other zone are scrubbed"
-        if removed is not None:
-            state = f"{len(removed)} removed"
-        typer.echo(f"{topic} in {writer.zone.name}: files that still hold it: {state}")
+    with _present_zones(zones) as writers:
+        manifest = writers[0].manifest
+        cut = {} if sent_through else cut_of(settings(), manifest, topic)
+        wanted = DeletionRequest(request, topic, by.hashed(distinct_id), milliseconds(through), cut)
+        SharedState(manifest).request_deletion(wanted, now=now)
+        for writer in writers:
+            scrubbed = scrub(writer, topic, by, now=now)
+            typer.echo(f"{topic} in {writer.zone.name}: {len(scrubbed)} files scrubbed")
+        for writer in writers:
+            removed = remove_unscrubbed(writer, topic, now=datetime.now(UTC))
+            state = "kept until the files of the other zone are scrubbed"
+            if removed is not None:
+                state = f"{len(removed)} removed"
+            typer.echo(f"{topic} in {writer.zone.name}: files that still hold it: {state}")
 
 
 def compact(
@@ -237,19 +237,20 @@ def compact(
     from lake_assets.landing.reshard import bring_to_its_shards
 
     limits = GroupLimits(max_files, max_mb * BYTES_PER_MB)
-    writers = open_zones(zones)
-    for found in topics_of(writers[0].manifest, topic):
-        bring_to_its_shards(writers, found, _feeds, utc_now)
-    for writer in writers:
-        now = datetime.now(UTC)
-        made: list[str] = []
-        for shard in shards_of(writer.manifest, topic):
-            made += merge(writer, shard, limits, now=now)
-        for found in topics_of(writer.manifest, topic):
-            made += to_columns(writer, found, now=now)
-        oldest = now - timedelta(hours=keep_hours)
-        removed = [*sweep(writer.manifest, writer.zone, retired_before=oldest), *drop_leftovers(writer, before=oldest)]
-        typer.echo(f"{writer.zone.name}: {len(made)} columnar files made, {len(removed)} old ones removed")
+    with _present_zones(zones) as writers:
+        for found in topics_of(writers[0].manifest, topic):
+            bring_to_its_shards(writers, found, _feeds, utc_now)
+        for writer in writers:
+            now = datetime.now(UTC)
+            made: list[str] = []
+            for shard in shards_of(writer.manifest, topic):
+                made += merge(writer, shard, limits, now=now)
+            for found in topics_of(writer.manifest, topic):
+                made += to_columns(writer, found, now=now)
+            oldest = now - timedelta(hours=keep_hours)
+            removed = sweep(writer.manifest, writer.zone, retired_before=oldest)
+            removed += drop_leftovers(writer, before=oldest)
+            typer.echo(f"{writer.zone.name}: {len(made)} columnar files made, {len(removed)} old ones removed")
 
 
 @quarantine.command("list")
@@ -321,6 +322,17 @@ def open_zones(names: list[str] | None = None) -> list[ZoneWriter]:
     from lake_assets.landing.zones import open_zones
 
     return open_zones(settings(), names or ())
+
+
+@contextmanager
+def _present_zones(names: list[str] | None) -> Iterator[list[ZoneWriter]]:
+    """Yield the zones that can be worked on now. Raises afterwards what one of the others lacks."""
+    from lake_assets.landing.zones import present_zones
+
+    writers, away = present_zones(settings(), names or ())
+    yield writers
+    for problem in away.values():
+        raise problem
 
 
 def _scrub_by(topic: str) -> Scrub:

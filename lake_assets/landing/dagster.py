@@ -46,7 +46,7 @@ import dagster as dg
 
 from lake_assets.base.hours import hour_key
 from lake_assets.connections.addresses import kafka_address, required
-from lake_assets.errors import LakeError, ServiceError
+from lake_assets.errors import LakeError, ServiceError, ZoneMismatch
 from lake_assets.incremental.dagster.asset_specs import asset_key
 from lake_assets.incremental.dagster.assets import failure
 from lake_assets.incremental.dagster.lake_resource import ConfiguredBySettings, catalog_of
@@ -66,7 +66,7 @@ from lake_assets.landing.records import Shard, next_offsets, offsets, parse_shar
 from lake_assets.landing.reshard import bring_to_its_shards, reshard_all
 from lake_assets.landing.state import SharedState, Stop, Stops, idle_spans, with_idle
 from lake_assets.landing.zone_tailer import scrub_by
-from lake_assets.landing.zones import ZoneWriter, locked_zone
+from lake_assets.landing.zones import ZoneWriter, locked_zone, open_zones
 
 
 class LandingResource(ConfiguredBySettings, dg.ConfigurableResource[Any]):
@@ -484,9 +484,9 @@ def merging_sensor(job: dg.JobDefinition, clock: Clock, *, most_unmerged: int = 
     def evaluate(context: dg.SensorEvaluationContext, lake_assets_landing: LandingResource) -> dg.SensorResult:
         try:
             service = lake_assets_landing.service()
-        except ServiceError as error:
+            due = list(due_shards(service.zones, most_unmerged))
+        except (ServiceError, ZoneMismatch) as error:
             return dg.SensorResult(skip_reason=str(error))
-        due = list(due_shards(service.zones, most_unmerged))
         now = clock().timestamp()
         found = [_request(context.instance, service, shard, now) for shard in due]
         requests = [request for request in found if request is not None]
@@ -565,9 +565,8 @@ def upkeep_job(clock: Clock) -> dg.JobDefinition:
 
 def _remove_from_kafka(context: dg.OpExecutionContext, service: LandingService, topic: str, clock: Clock) -> None:
     """Remove what landed long ago. A topic that fails does not hinder the others, and has the next run try again."""
-    zones = [writer.zone.name for writer in service.zones]
     try:
-        firsts = remove_landed(service.manifest, service.servers, topic, zones=zones, now=clock())
+        firsts = remove_landed(service.manifest, service.servers, topic, zones=ZONES, now=clock())
     except LakeError as error:
         context.log.error(str(error))
         return
@@ -581,7 +580,7 @@ def verification_job(clock: Clock, deadline: timedelta) -> dg.JobDefinition:
     @dg.op
     def verify_zones(context: dg.OpExecutionContext, lake_assets_landing: LandingResource) -> None:
         service = lake_assets_landing.service()
-        done = verify(service.zones, now=clock(), deadline=deadline, processes=1)
+        done = verify(open_zones(service.settings), now=clock(), deadline=deadline, processes=1)
         context.log.info(f"{done.files:,} files read: {len(done.findings):,} findings")
         if done.findings:
             shown = [f"{found.name} of zone {found.zone}: {found.problem}" for found in done.findings[:SHOWN]]
@@ -640,7 +639,7 @@ def zone_asset(feed: Feed, zone: str) -> dg.AssetsDefinition:
             beat(service.servers, {feed.topic: service.clock()})
             with (
                 locked_zone(service.settings.landing_folder, zone),
-                service.tailer(service.zone(zone), topic=feed.topic) as tailer,
+                service.tailer(open_zones(service.settings, [zone])[0], topic=feed.topic) as tailer,
             ):
                 tailer.drain()
         except LakeError as error:

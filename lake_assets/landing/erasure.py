@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
-from functools import cached_property
+from functools import cached_property, partial
 from typing import TYPE_CHECKING
 
 from lake_assets.base.failpoints import reach
@@ -38,12 +38,13 @@ from lake_assets.landing.manifest import (
     files_of,
     has_landed,
     open_manifest,
+    shards_of,
 )
 from lake_assets.landing.messages import Feed, Scrub, feeds
-from lake_assets.landing.operations import drop_leftovers, remove_unscrubbed, scrub
+from lake_assets.landing.operations import drop_leftovers, merge, remove_unscrubbed, scrub
 from lake_assets.landing.records import NAME, Record
 from lake_assets.landing.state import DeletionRequest, SharedState
-from lake_assets.landing.zones import ZoneWriter, is_locked, landed_without_manifest, open_zones
+from lake_assets.landing.zones import ZoneWriter, is_locked, landed_without_manifest, present_zones
 from lake_assets.settings import Settings
 
 if TYPE_CHECKING:
@@ -99,7 +100,8 @@ def erase_landed(
 ) -> LandedErasure:
     """Scrub all landed files for erasures and for all earlier requests, then remove the files that this replaces.
 
-    Old drafts of processes that died are removed too. No manifest is created in a home that never landed anything.
+    The next call scrubs the files of a zone that is away now. Old drafts of processes that died are removed too. No
+    manifest is created in a home that never landed anything.
 
     Args:
         settings: Of the home.
@@ -112,16 +114,16 @@ def erase_landed(
     """
     if not has_landed(settings) and not landed_without_manifest(settings):
         return LandedErasure()
-    writers = open_zones(settings)
+    writers, away = present_zones(settings)
     requested = list(erasures)
-    done = LandedErasure()
+    done = LandedErasure(waits=tuple(f"zone {zone} is away: {each.problem.rstrip('.')}" for zone, each in away.items()))
     for writer in writers:
         done += LandedErasure(removed=len(drop_leftovers(writer, before=now - GRACE)))
     for feed in feeds(pipeline, prefix=settings.landing_prefix):
         concerned = [erasure for erasure in requested if erasure.subject == feed.subject]
         topic = _TopicErasure(settings, writers, feed)
         topic.record(concerned, now=now)
-        done += topic.scrub()
+        done += topic.scrub(patience=timedelta(0) if away else PATIENCE)
     return done
 
 
@@ -131,11 +133,12 @@ def request_erasure(settings: Settings, pipeline: Pipeline, erasure: Erasure, *,
     From then on zones land files without the records that the requests name. `erase_landed` does the rest.
 
     Raises:
-        ZoneMismatch: The folder of a zone and the manifest do not belong together.
+        ServiceError: No zone can be worked on.
+        ZoneMismatch: Likewise.
     """
     if not has_landed(settings) and not landed_without_manifest(settings):
         return
-    writers = open_zones(settings)
+    writers, _ = present_zones(settings)
     for feed in feeds(pipeline, prefix=settings.landing_prefix):
         if feed.subject == erasure.subject:
             _TopicErasure(settings, writers, feed).record([erasure], now=now)
@@ -189,20 +192,16 @@ class _TopicErasure:
 
     def record(self, erasures: Sequence[Erasure], *, now: datetime) -> None:
         """Record the requests of erasures."""
-        for writer in self.writers:
-            mismatch = writer.storage_problem()
-            if mismatch is not None:
-                raise mismatch
         if erasures:
             cut = cut_of(self.settings, self.writers[0].manifest, self.topic)
             for request in self._requests_to_record(erasures, cut):
                 self.state.request_deletion(request, now=now)
             reach("erasing-requested")
 
-    def scrub(self) -> LandedErasure:
+    def scrub(self, *, patience: timedelta) -> LandedErasure:
         """Scrub all files, again as long as tailers of the zones land or finish what is missing, up to a limit."""
         scrubbed = 0
-        ends_at = time.monotonic() + PATIENCE.total_seconds()
+        ends_at = time.monotonic() + patience.total_seconds()
         while True:
             scrubbed += self._scrub()
             reach("erasing-scrubbed")
@@ -240,13 +239,19 @@ class _TopicErasure:
         return LandedErasure(removed=len(removed or ()), waits=tuple(waits))
 
     def _scrub(self) -> int:
+        """Scrub all files, and let a zone that was away follow the rounds of the other one: else they never compare."""
+        from lake_assets.landing.reshard import bring_to_its_shards  # needs Kafka's client
+
         total = 0
         for _ in range(MAX_PASSES):
-            made: list[str] = []
+            scrubbed, merged = 0, 0
             for writer in self.writers:
-                made += scrub(writer, self.topic, self.by, now=datetime.now(UTC))
-            total += len(made)
-            if not made:
+                scrubbed += len(scrub(writer, self.topic, self.by, now=datetime.now(UTC)))
+                for shard in shards_of(writer.manifest, self.topic):
+                    merged += len(merge(writer, shard, None, now=datetime.now(UTC)))
+            bring_to_its_shards(self.writers, self.topic, lambda: [self.feed], partial(datetime.now, UTC))
+            total += scrubbed
+            if not scrubbed + merged:
                 break
         return total
 

@@ -26,7 +26,7 @@ from lake_assets.landing.loading import Loaded, Loader
 from lake_assets.landing.manifest import Manifest, open_manifest
 from lake_assets.landing.messages import Feed, feeds
 from lake_assets.landing.zone_tailer import READ_AT_ONCE, STARTED, Alarm, ZoneTailer, ignore_alarm, open_tailer
-from lake_assets.landing.zones import ZoneWriter, locked_zone, open_zones, zone_names
+from lake_assets.landing.zones import ZoneWriter, locked_zone, open_zones, present_zones, zone_names
 from lake_assets.settings import Settings
 
 OnLoaded = Callable[[Loaded], None]
@@ -68,13 +68,8 @@ class LandingService:
 
     @cached_property
     def zones(self) -> list[ZoneWriter]:
-        """All zones."""
-        return open_zones(self.settings)
-
-    def zone(self, name: str) -> ZoneWriter:
-        """Return a zone by name."""
-        (writer,) = (writer for writer in self.zones if writer.zone.name == name)
-        return writer
+        """The zones that can be worked on now. Raises what one lacks if there is none."""
+        return present_zones(self.settings)[0]
 
     @cached_property
     def manifest(self) -> Manifest:

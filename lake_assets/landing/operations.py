@@ -407,7 +407,7 @@ def to_columns(writer: ZoneWriter, topic: str, *, now: datetime) -> list[str]:
     return made
 
 
-def merge(writer: ZoneWriter, shard: Shard, limits: GroupLimits, *, now: datetime) -> list[str]:
+def merge(writer: ZoneWriter, shard: Shard, limits: GroupLimits | None, *, now: datetime) -> list[str]:
     """Work on the rounds of a shard that this zone has not finished, or else on a new one.
 
     It stops where files are missing or are not scrubbed for the same requests; the next call continues there.
@@ -415,7 +415,7 @@ def merge(writer: ZoneWriter, shard: Shard, limits: GroupLimits, *, now: datetim
     Args:
         writer: Of the zone.
         shard: The shard.
-        limits: Of the groups of a new round.
+        limits: Of the groups of a new round; None: there is to be none.
         now: The present time.
 
     Returns:
@@ -423,7 +423,7 @@ def merge(writer: ZoneWriter, shard: Shard, limits: GroupLimits, *, now: datetim
     """
     made: list[str] = []
     rounds = unfinished_rounds(writer, shard)
-    if not rounds and not open_reshards(writer, shard.topic):
+    if limits is not None and not rounds and not open_reshards(writer, shard.topic):
         rounds = _open_rounds(writer, shard, limits)
     for compaction in rounds:
         if compaction.of is not None:
@@ -567,12 +567,8 @@ def scrub(writer: ZoneWriter, topic: str, by: Scrub, *, now: datetime) -> list[s
         The names of the new files.
 
     Raises:
-        ZoneMismatch: The folder of the zone and the manifest do not belong together.
         LandingError: What `Manifest.replace` raises.
     """
-    mismatch = writer.storage_problem()
-    if mismatch is not None:
-        raise mismatch
     requests = SharedState(writer.manifest).deletions(topic)
     made = []
     for entry in writer.entries(topic, stages=CURRENT_STAGES):

@@ -203,6 +203,40 @@ def open_zones(settings: Settings, names: Iterable[str] = ()) -> list[ZoneWriter
     return [ZoneWriter(zone_of(settings, name), open_manifest(settings, name)) for name in zone_names(names)]
 
 
+def present_zones(settings: Settings, names: Iterable[str] = ()) -> tuple[list[ZoneWriter], dict[str, LakeError]]:
+    """Open the zones that can be worked on now: their manifest opens, and their storage is theirs.
+
+    What a zone that is away does not do now, it does by the log of commands and its own files when it is back.
+
+    Args:
+        settings: Of the home.
+        names: The zones to open; empty means all.
+
+    Returns:
+        The zones; and the name of each other one, with what it lacks.
+
+    Raises:
+        UsageError: There is no zone of a name.
+        ServiceError: None of them can be worked on.
+        ZoneMismatch: Likewise.
+    """
+    present: list[ZoneWriter] = []
+    away: dict[str, LakeError] = {}
+    for name in zone_names(names):
+        try:
+            (writer,) = open_zones(settings, [name])
+            problem: LakeError | None = writer.storage_problem()
+        except ServiceError as error:
+            problem = error
+        if problem is None:
+            present.append(writer)
+        else:
+            away[name] = problem
+    for problem in away.values() if not present else ():
+        raise problem
+    return present, away
+
+
 def zone_names(names: Iterable[str]) -> tuple[str, ...]:
     """Return names of zones; all if there are none. Raises `UsageError` if there is no zone of a name."""
     wanted = tuple(names) or ZONES

@@ -230,6 +230,48 @@ def test_what_kafka_has_forgotten_is_taken_from_the_other_zone(shop: Shop) -> No
     assert {file.name for file in shop.folder("a").glob("*.avro")} >= files.keys()
 
 
+@pytest.mark.parametrize("what", ["storage", pytest.param("database", marks=pytest.mark.journey)])
+def test_heavy_work_goes_on_in_one_zone_and_the_other_one_catches_up(shop: Shop, what: str) -> None:
+    shop.send(["o1", "o2", "o3"])
+    shop.send(["o4", "o5"], customer="gone")
+    assert shop.land().code == 0
+    there = shop.lake.home / "landing-b.db" if what == "database" else shop.folder("b")
+    there.rename(there.with_name("away"))
+    if what == "database":
+        there.mkdir()
+    told = "landing-b.db cannot be opened" if what == "database" else "The files of zone b are gone"
+
+    def kept_on(*words: str) -> str:
+        done = shop.lake.run(*words)
+        assert (done.code, told in " ".join(done.text.split())) == (1, True), done.text
+        return done.out
+
+    if what == "database":  # merged files that the other zone does not have cannot be resharded yet
+        kept_on("landing", "compact", "--max-files", "3")
+        assert 2 <= len(list(shop.folder("a").glob("*.parquet"))) <= 4
+    waits_for = "files that both zones have verified" if what == "database" else "copies of the other zone"
+    assert waits_for in kept_on("landing", "reshard", shop.topic, "2")
+    kept_on("landing", "compact", "--max-files", "3")
+    kept_on("erase", "customer", "gone")
+    assert shop.orders() == ["o1", "o2", "o3"]
+    kept_on("landing", "scrub", shop.topic, "c", "--request", "r1", "--sent-through", "2020-01-01T00:00:00")
+
+    if what == "database":
+        there.rmdir()
+    there.with_name("away").rename(there)
+    shop.send(["o6"])
+    assert shop.land().code == 0
+    shop.lake("erase", "--sweep")
+    shop.lake("erasure", "certify", "customer", "gone")
+    assert "done" in shop.lake("landing", "reshard", shop.topic, "2")
+    shop.lake("landing", "compact", "--keep-hours", "0")
+    shop.lake("landing", "verify")
+    names = [sorted(each.name for each in shop.folder(zone).glob("*.parquet")) for zone in "ab"]
+    assert names[0] == names[1]
+    assert all("-of-2-" in name for name in names[0])
+    assert [row["order_id"] for row in read(shop)] == ["o1", "o2", "o3", "o6"]
+
+
 def test_a_zone_that_stands_still_is_told_and_not_the_other_one(shop: Shop) -> None:
     shop.lake.environment["LAKE_LANDING_DEADLINE_SECONDS"] = "1"
     shop.send(["o1", "o2"])
