@@ -134,7 +134,7 @@ class Bench:
 
     def play(self, number: int, landing: Landing) -> None:
         """Land a batch, then run every target. The twin runs before the dimension every other time."""
-        land(self.spark, self.engine.catalog, landing)
+        land(self.engine.catalog, landing)
         late = sum(landing.late.values())
         print(f"landing {number}: {landing.row_count:,} rows, late {late:,}", flush=True)
         with peak_memory(self.processes) as peaks_of_facts:

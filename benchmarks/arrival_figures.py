@@ -6,20 +6,34 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
 
 from lake_assets.base.hours import HOUR_MICROSECONDS
 from lake_assets.demo.membership_simulator import (
+    BAD_PREFIX,
     HOUR_MINUTES,
     CompleteThrough,
     Floats,
+    Ints,
     Landing,
-    good_moments,
+    key_of,
     microseconds,
 )
 from lake_assets.incremental.declaration import RawTable
 from lake_assets.membership.raw import RAW
 
 NO_FLOATS: Floats = np.empty(0)
+
+
+def good_moments(raw: RawTable, landing: Landing) -> Ints:
+    """Return the times of a landing's good rows, in microseconds since 1970-01-01 UTC."""
+    landed = landing.rows[raw.table]
+    key = landed[key_of(raw)]
+    is_bad = pc.starts_with(key, BAD_PREFIX)
+    is_good = pc.and_kleene(pc.is_valid(key), pc.invert(is_bad))
+    moments = landed.filter(is_good)[raw.time_column].cast(pa.int64())
+    return np.asarray(moments.to_numpy(), dtype=np.int64)
 
 
 @dataclass(frozen=True)

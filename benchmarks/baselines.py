@@ -168,7 +168,7 @@ def _played(home: Settings, name: str, landings: Sequence[Landing], targets: Seq
     spark, catalog = open_spark(home), open_catalog(home)
     with closing(SIDES[name](home, spark)) as side:
         for number, landing in enumerate(landings):
-            land(spark, catalog, landing)
+            land(catalog, landing)
             is_counted = number > 0
             for tally in tallies:
                 _run(side, landing, tally if is_counted else Tally(name, tally.target))

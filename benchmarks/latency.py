@@ -140,7 +140,7 @@ def _measure(landings: int, accounts: int) -> Measured:
     for number, landing in enumerate(islice(generate(late_day(accounts)), landings + 1)):
         before = _mains(engine)
         spent = cpu_seconds_of_home(home.home)
-        land(spark, engine.catalog, landing)
+        land(engine.catalog, landing)
         moved = _watch(engine, before)
         is_warm_up = number == 0
         if is_warm_up:

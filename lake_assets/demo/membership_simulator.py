@@ -1,31 +1,17 @@
 """A simulated membership business, and how its events reach the raw tables: late, twice, out of order, with gaps.
 
 Everything is a function of one `Simulation`: the same value gives the same bytes, whatever was generated before. In
-order: what happens, a quarter of an hour at a time; the model of delays; a landing as rows of the raw tables, some of
-them bad on purpose; events between the moment they happen and their landing; landings made by hand, of the worked
-example; landings as messages for Kafka, with their heartbeats; and landings written to the raw tables through Spark.
-All but the last is pure.
+order: what happens; how it becomes known; landings, some of them with bad rows; the landings of the worked example;
+landings as messages for Kafka; and landings written to the raw tables.
 
 Time advances in steps of a quarter of an hour. In a step an account has at most one random event, and also what
-follows at once or was due; so one hour can hold several events of an account. Some events are inconsistent on purpose:
-plan changes and cancels of people who never signed up or have left, and signups of members. Moments are whole
-milliseconds.
+follows at once or was due. Some events are inconsistent on purpose: plan changes and cancels of people who never
+signed up or have left, and signups of members. Moments are whole milliseconds.
 
-Each row becomes known after its own delay, and lands with the first landing at or after that moment. The delay is
-
-- prompt, for all rows except a share of `tail`: log-normal, median `prompt_minutes`, at most `grace_minutes`;
-- or of the heavy tail: log-normal, median `tail_hours`, sigma `tail_sigma`, at most `longest_hours`.
-
-The first landing at least `grace_minutes` after the end of an hour declares the hour complete. So a row is late only
-because of the tail, a stall or a second delivery. During an outage nothing of a source lands and its complete-through
-stands still; afterwards all of it lands at once. During a stall a part of the clients is cut off: complete-through
-advances, and their rows are late.
-
-A landing is one Iceberg commit per table, with the rows and complete-through. The rows of all tables are first staged
-under the batch's WAP id, then published table by table. Complete-through is committed with its rows and never before
-them. After a crash, the same batch is landed again: the manifests show which tables already have it, and those are
-left alone. This requires that one process lands a batch at a time, and that a batch_id always stands for the same
-rows.
+A row becomes known after a delay: a prompt one of at most `grace_minutes`, or of a heavy tail. It lands with the first
+landing at or after that moment. The first landing at least `grace_minutes` after the end of an hour declares the hour
+complete. So a row is late only because of the tail, a stall (a part of the clients is cut off) or a second delivery.
+During an outage nothing of a source lands and its complete-through stands still; afterwards all of it lands at once.
 """
 
 from __future__ import annotations
@@ -42,15 +28,11 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
-from tenacity import retry, retry_if_exception_type, stop_after_attempt
 
-from lake_assets.base.hours import HOUR_MICROSECONDS, hour_start, parse_hour
+from lake_assets.base.hours import HOUR_MICROSECONDS, hour_key, hour_start, parse_hour
 from lake_assets.demo.message import Message
-from lake_assets.errors import ConfigurationError, PublishConflict, UsageError
 from lake_assets.incremental.declaration import RawTable
-from lake_assets.incremental.engine import publish
-from lake_assets.incremental.engine.iceberg import check_write_audit_publish, complete_through, load
-from lake_assets.incremental.engine.stage import WAP_ID
+from lake_assets.incremental.engine.iceberg import COMPLETE_THROUGH, committing, complete_through, load, retrying
 from lake_assets.membership.raw import CANCEL_REQUESTS, CANCELS, PLAN_CHANGES, PLANS, RAW, SIGNUPS
 
 if TYPE_CHECKING:
@@ -75,10 +57,25 @@ Each random stream has the seed (seed, number of its use, ...). numpy pads seeds
 
 REASONS = ("price", "moving", "no use for it", "another service", None)
 
+SIGNUP, SIGNUP_AFTER_CANCEL, SIGNUP_OF_MEMBER = 0.06, 0.05, 0.001
+"""Signups an hour and person: of people who were never members, of those who have left, and of members."""
+
+SAME_PRICE = 0.15
+"""Share of plan changes that keep the price."""
+
+AT_ONCE = 0.03
+"""Share of signups with a plan change, and of requests with a cancel, at the same moment."""
+
+WITHDRAWN = 0.2
+"""Share of requests without a cancel."""
+
+NOTICE_HOURS = 3.0
+"""Mean time from a request to its cancel."""
+
 
 @dataclass(frozen=True)
 class Population:
-    """People and their habits. Rates are events per hour and person; shares are between 0 and 1.
+    """People and their habits. Rates are events per hour and person.
 
     Attributes:
         accounts: Number of people.
@@ -86,17 +83,10 @@ class Population:
         start: First hour, as an hour key.
         hours: Number of hours in which people act.
         opening: Share of people who sign up in the first quarter of an hour.
-        signup: Rate of signups of the others, after that.
         plan_change: Rate of members.
         request: Rate of requests to leave, of members.
         involuntary_cancel: Rate of cancels without a request, of members.
-        return_after_cancel: Rate of signups of people who have left.
-        signup_of_member: Rate of signups of members.
         of_strangers: Rate of plan changes, of requests and of cancels of people who are not members.
-        same_price: Share of plan changes that keep the price.
-        at_once: Share of signups with a plan change, and of requests with a cancel, at the same moment.
-        withdrawn: Share of requests without a cancel.
-        notice_hours: Mean time from request to cancel.
     """
 
     accounts: int = 500
@@ -104,17 +94,10 @@ class Population:
     start: str = "2026-01-01-00:00"
     hours: int = 24
     opening: float = 0.2
-    signup: float = 0.06
     plan_change: float = 0.04
     request: float = 0.02
     involuntary_cancel: float = 0.008
-    return_after_cancel: float = 0.05
-    signup_of_member: float = 0.001
     of_strangers: float = 0.001
-    same_price: float = 0.15
-    at_once: float = 0.03
-    withdrawn: float = 0.2
-    notice_hours: float = 3.0
 
     @property
     def start_hour(self) -> int:
@@ -210,15 +193,15 @@ class _People:
         Who leaves before `end`, the end of the step, does nothing else.
         """
         habits, stray = self._habits, self._habits.of_strangers
-        first_signup = habits.opening * STEPS_PER_HOUR if step == 0 else habits.signup
+        first_signup = habits.opening * STEPS_PER_HOUR if step == 0 else SIGNUP
         is_staying = self._cancel_at >= end
         groups = (
             (
                 self._is_member & is_staying,
-                (habits.signup_of_member, habits.plan_change, habits.request, habits.involuntary_cancel),
+                (SIGNUP_OF_MEMBER, habits.plan_change, habits.request, habits.involuntary_cancel),
             ),
             (~self._is_member & ~self._was_member, (first_signup, stray, stray, stray)),
-            (~self._is_member & self._was_member, (habits.return_after_cancel, stray, stray, stray)),
+            (~self._is_member & self._was_member, (SIGNUP_AFTER_CANCEL, stray, stray, stray)),
         )
         drawn: list[list[Ints]] = [[], [], [], []]
         for group, hourly_rates in groups:
@@ -238,11 +221,11 @@ class _People:
         return self._events(SIGNUPS.table, account, moment, choice=plan, price=plan)
 
     def _change_plan(self, rng: Random, account: Ints, start: int, signups: Events) -> Events:
-        at_once = signups.take(rng.random(len(signups)) < self._habits.at_once)
+        at_once = signups.take(rng.random(len(signups)) < AT_ONCE)
         moment = np.concatenate([_moments(rng, start, len(account)), at_once.moment])
         account = np.concatenate([account, at_once.account])
         plan = (self._plan[account] + rng.integers(1, len(PLANS), len(account))) % len(PLANS)
-        price = np.where(rng.random(len(account)) < self._habits.same_price, self._price[account], plan)
+        price = np.where(rng.random(len(account)) < SAME_PRICE, self._price[account], plan)
         is_member = self._is_member[account]
         self._plan[account[is_member]] = plan[is_member]
         self._price[account[is_member]] = price[is_member]
@@ -252,9 +235,9 @@ class _People:
         count = len(account)
         moment = _moments(rng, start, count)
         reason = rng.integers(0, len(REASONS), count)
-        notice = rng.exponential(self._habits.notice_hours * HOUR_MICROSECONDS, count)
-        notice[rng.random(count) < self._habits.at_once] = 0
-        leaves = self._is_member[account] & (rng.random(count) >= self._habits.withdrawn)
+        notice = rng.exponential(NOTICE_HOURS * HOUR_MICROSECONDS, count)
+        notice[rng.random(count) < AT_ONCE] = 0
+        leaves = self._is_member[account] & (rng.random(count) >= WITHDRAWN)
         cancel_at = moment + notice.astype(np.int64) // MILLISECOND_MICROSECONDS * MILLISECOND_MICROSECONDS
         self._cancel_at[account[leaves]] = cancel_at[leaves]
         return self._events(CANCEL_REQUESTS.table, account, moment, choice=reason, price=reason)
@@ -303,32 +286,17 @@ class Outage:
     tables: tuple[str, ...] = TABLES
 
 
-@dataclass(frozen=True)
-class Stalls:
-    """Landings with late rows of clients that were cut off for a while.
+PROMPT_MINUTES, PROMPT_SIGMA = 2.0, 0.8
+"""Median and sigma of the prompt delays, which are log-normal."""
 
-    One landing in each group of `every` has such rows: a `share` of the events in a window that began some hours before
-    the landing. This depth is log-normal and cut to `least_hours`..`most_hours`.
+TAIL_SIGMA = 1.0
+"""Of the heavy tail, which is log-normal, too."""
 
-    Attributes:
-        every: Number of landings in a group.
-        share: Share of the window's events that are late.
-        depth_hours: Median depth.
-        depth_sigma: Sigma of the depth.
-        least_hours: Smallest depth.
-        most_hours: Largest depth.
-        window_minutes: Length of the window.
-        first: Number of hours at the start without stalls.
-    """
+STALLED, STALL_WINDOW_MINUTES = 0.3, 30
+"""Share of the events in a window of this length that land late, after a stall."""
 
-    every: int = 8
-    share: float = 0.3
-    depth_hours: float = 2.25
-    depth_sigma: float = 0.55
-    least_hours: float = 1.75
-    most_hours: float = 6.0
-    window_minutes: int = 30
-    first: int = 0
+STALL_HOURS, STALL_SIGMA, STALL_HOURS_RANGE = 2.25, 0.55, (1.75, 6.0)
+"""How long before the landing the window of a stall began: median, sigma and range of a log-normal distribution."""
 
 
 @dataclass(frozen=True)
@@ -338,38 +306,28 @@ class Arrival:
     Attributes:
         interval_minutes: From one landing to the next: 15, or whole hours.
         grace_minutes: From the end of an hour to the earliest landing that declares it complete.
-        prompt_minutes: Median of the prompt delays.
         tail: Share of rows with a delay of the heavy tail.
         tail_hours: Median of the heavy tail.
-        tail_sigma: Sigma of the heavy tail.
         longest_hours: Largest delay of the heavy tail.
         twice: Share of rows that are delivered twice in one landing.
         again: Share of rows that are delivered again in a later landing, after another delay of the tail.
         bad: Bad rows for each good one.
         outages: Periods without landings.
-        stalls: Landings with late rows of clients that were cut off; None for none.
+        stall_every: One landing of so many has late rows of clients that were cut off; 0 for none.
+        first_stall: Number of hours at the start without stalls.
     """
 
     interval_minutes: int = 60
     grace_minutes: int = 10
-    prompt_minutes: float = 2.0
     tail: float = 0.03
     tail_hours: float = 1.5
-    tail_sigma: float = 1.0
     longest_hours: float = 24.0
     twice: float = 0.005
     again: float = 0.005
     bad: float = 0.0
     outages: tuple[Outage, ...] = ()
-    stalls: Stalls | None = None
-
-    def __post_init__(self) -> None:
-        is_whole_hours = self.interval_minutes >= HOUR_MINUTES and self.interval_minutes % HOUR_MINUTES == 0
-        if not is_whole_hours and self.interval_minutes != QUARTER_MINUTES:
-            raise ConfigurationError(
-                f"The simulator's landings are {self.interval_minutes} minutes apart.",
-                remedy="Set interval_minutes to 15, or to whole hours.",
-            )
+    stall_every: int = 0
+    first_stall: int = 0
 
 
 @dataclass(frozen=True)
@@ -408,7 +366,8 @@ def late_day(
             twice=0.0,
             again=0.0,
             outages=outages,
-            stalls=Stalls(first=loaded_hours),
+            stall_every=8,
+            first_stall=loaded_hours,
         ),
     )
 
@@ -419,8 +378,6 @@ BEFORE_START = timedelta(days=400)
 AFTER_LANDING = timedelta(days=2)
 BAD_PREFIX = "bad-"
 ID_DIGITS = 9
-KEY, TIME = "key", "time"
-"""Stand for the key and the time column of a raw table."""
 
 ARROW: Mapping[str, pa.DataType] = {
     "string": pa.string(),
@@ -458,45 +415,27 @@ class Landing:
         return sum(table.num_rows for table in self.rows.values())
 
 
-@dataclass(frozen=True)
-class Flaw:
-    """One way in which a row can be wrong: a column has a bad value.
-
-    Attributes:
-        reason: What is wrong.
-        column: Name of the column; `KEY` and `TIME` stand for the key and the time column of a table.
-        value: The bad value.
-    """
-
-    reason: str
-    column: str
-    value: Any
-
-    def concerns(self, raw: RawTable) -> bool:
-        """Return whether the rows of a table can have this flaw."""
-        return self.column in (KEY, TIME) or self.column in raw.columns
-
-    def column_of(self, raw: RawTable) -> str:
-        """Return the column of a table that gets the bad value."""
-        return {KEY: key_of(raw), TIME: raw.time_column}.get(self.column, self.column)
+Flaw = tuple[str, Any]
+"""One way in which a row can be wrong: a column, and its bad value."""
 
 
-def flaws(landed_at: datetime, first_hour: int) -> tuple[Flaw, ...]:
-    """Return every flaw that sends a row to quarantine.
+def flaws(raw: RawTable, landed_at: datetime, first_hour: int) -> list[Flaw]:
+    """Return every flaw that sends a row of a raw table to quarantine.
 
     Args:
+        raw: The raw table.
         landed_at: When the row lands.
         first_hour: First hour of the pipeline, in hours since 1970-01-01 UTC.
     """
-    some_price = next(iter(PLANS.values()))
-    return (
-        Flaw("null key", KEY, None),
-        Flaw("null time", TIME, None),
-        Flaw("before the start", TIME, hour_start(first_hour) - BEFORE_START),
-        Flaw("over an hour after it landed", TIME, landed_at + AFTER_LANDING),
-        Flaw("negative price", "monthly_price", -some_price),
-        Flaw("unknown plan", "plan", UNKNOWN_PLAN),
-    )
+    possible = [
+        (key_of(raw), None),
+        (raw.time_column, None),
+        (raw.time_column, hour_start(first_hour) - BEFORE_START),
+        (raw.time_column, landed_at + AFTER_LANDING),
+        ("monthly_price", -next(iter(PLANS.values()))),
+        ("plan", UNKNOWN_PLAN),
+    ]
+    return [(column, value) for column, value in possible if column in raw.columns]
 
 
 def make_landing(
@@ -553,18 +492,8 @@ def spoil(raw: RawTable, good: pa.Table, chosen: list[tuple[int, Flaw]]) -> pa.T
     for number, (place, flaw) in enumerate(chosen):
         own_id = f"{BAD_PREFIX}{good['batch_id'][place]}-{number}"
         row = _with_value(good.slice(place, 1), key_of(raw), own_id)
-        copies.append(_with_value(row, flaw.column_of(raw), flaw.value))
+        copies.append(_with_value(row, *flaw))
     return pa.concat_tables(copies).combine_chunks()
-
-
-def good_moments(raw: RawTable, landing: Landing) -> Ints:
-    """Return the times of a landing's good rows, in microseconds since 1970-01-01 UTC."""
-    landed = landing.rows[raw.table]
-    key = landed[key_of(raw)]
-    is_bad = pc.starts_with(key, BAD_PREFIX)
-    is_good = pc.and_kleene(pc.is_valid(key), pc.invert(is_bad))
-    moments = landed.filter(is_good)[raw.time_column].cast(pa.int64())
-    return np.asarray(moments.to_numpy(), dtype=np.int64)
 
 
 def key_of(raw: RawTable) -> str:
@@ -613,9 +542,7 @@ def _with_value(row: pa.Table, name: str, value: Any) -> pa.Table:
 
 MINUTE_MICROSECONDS = 60_000_000
 DELAYS, ORDER, STALLS = 2, 3, 5
-"""Numbers of these uses of random numbers, as in `population.py`."""
-
-PROMPT_SIGMA = 0.8
+"""Numbers of these uses of random numbers, as `HABITS`."""
 
 
 class Transit:
@@ -684,7 +611,7 @@ class Transit:
 
     def _delays(self, rng: Random, count: int) -> Ints:
         """Return random delays in microseconds, from an event to when it is known."""
-        median = self._arrival.prompt_minutes * MINUTE_MICROSECONDS
+        median = PROMPT_MINUTES * MINUTE_MICROSECONDS
         drawn = rng.lognormal(np.log(median), PROMPT_SIGMA, count)
         prompt = np.minimum(drawn, self._grace).astype(np.int64)
         is_in_tail = rng.random(count) < self._arrival.tail
@@ -694,7 +621,7 @@ class Transit:
         """Return random delays of the heavy tail, in microseconds."""
         median = self._arrival.tail_hours * HOUR_MICROSECONDS
         longest = self._arrival.longest_hours * HOUR_MICROSECONDS
-        drawn = rng.lognormal(np.log(median), self._arrival.tail_sigma, count)
+        drawn = rng.lognormal(np.log(median), TAIL_SIGMA, count)
         return np.minimum(drawn, longest).astype(np.int64)
 
     def _landings_of(self, moment: Ints, delay: Ints) -> Ints:
@@ -708,10 +635,9 @@ class Transit:
     def _after_stalls(self, rng: Random, events: Events, landings: Ints) -> Ints:
         """Move events that a stall holds back to the stall's landing."""
         luck = rng.random(len(events))
-        for stall in self._stalls:
-            in_window = (events.moment >= stall.begin) & (events.moment < stall.end)
-            is_stalled = in_window & (luck < stall.share)
-            landings = np.where(is_stalled, np.maximum(stall.landing, landings), landings)
+        for landing, begin, end in self._stalls:
+            is_stalled = (events.moment >= begin) & (events.moment < end) & (luck < STALLED)
+            landings = np.where(is_stalled, np.maximum(landing, landings), landings)
         return landings
 
     def _is_out(self, table: str, landing: int) -> bool:
@@ -732,38 +658,33 @@ def _outages(simulation: Simulation, table: str) -> list[tuple[int, int]]:
     )
 
 
-@dataclass(frozen=True)
-class _Stall:
-    """A share of the events in [begin, end), microseconds since 1970-01-01 UTC, that lands with `landing`."""
+def _stalls(simulation: Simulation) -> list[tuple[int, int, int]]:
+    """Draw a landing of each group, and a depth for each: quantiles of the distribution, so that few are like many.
 
-    landing: int
-    begin: int
-    end: int
-    share: float
-
-
-def _stalls(simulation: Simulation) -> list[_Stall]:
-    """Draw a landing of each group, and a depth for each: quantiles of the distribution, so that few are like many."""
-    model, minutes = simulation.arrival.stalls, simulation.arrival.interval_minutes
-    if model is None:
+    Returns:
+        The landing, and the window of events that it brings late: [begin, end) in microseconds since 1970-01-01 UTC.
+    """
+    every, minutes = simulation.arrival.stall_every, simulation.arrival.interval_minutes
+    if not every:
         return []
     rng = np.random.default_rng((simulation.population.seed, STALLS))
     last = simulation.population.hours * HOUR_MINUTES // minutes
-    groups = range(model.first * HOUR_MINUTES // minutes, last - model.every + 1, model.every)
-    landings = [group + int(rng.integers(1, model.every + 1)) for group in groups]
+    groups = range(simulation.arrival.first_stall * HOUR_MINUTES // minutes, last - every + 1, every)
+    landings = [group + int(rng.integers(1, every + 1)) for group in groups]
     start = simulation.population.start_hour * HOUR_MICROSECONDS
+    least, most = STALL_HOURS_RANGE
     found = []
     for landing, place in zip(landings, rng.permutation(len(landings)), strict=True):
         rank = (place + 0.5) / len(landings)
-        hours = model.depth_hours * np.exp(model.depth_sigma * NormalDist().inv_cdf(rank))
-        depth = int(min(max(hours, model.least_hours), model.most_hours) * HOUR_MICROSECONDS)
+        hours = STALL_HOURS * np.exp(STALL_SIGMA * NormalDist().inv_cdf(rank))
+        depth = int(min(max(hours, least), most) * HOUR_MICROSECONDS)
         begin = start + landing * minutes * MINUTE_MICROSECONDS - depth
-        found.append(_Stall(landing, begin, begin + model.window_minutes * MINUTE_MICROSECONDS, model.share))
+        found.append((landing, begin, begin + STALL_WINDOW_MINUTES * MINUTE_MICROSECONDS))
     return found
 
 
 BAD_ROWS = 4
-"""Number of this use of random numbers, as in `population.py`."""
+"""Number of this use of random numbers, as `HABITS`."""
 
 
 def generate(simulation: Simulation) -> Iterator[Landing]:
@@ -809,11 +730,10 @@ def _spoilt(
     landing: Landing, first_hour: int, choose: Callable[[int, Sequence[Flaw]], list[tuple[int, Flaw]]]
 ) -> Landing:
     """Return a landing with bad copies. choose: from the number of rows and their flaws to the places to copy."""
-    possible = flaws(landing.landed_at, first_hour)
     rows = {}
     for raw in RAW:
         good = landing.rows[raw.table]
-        chosen = choose(good.num_rows, [flaw for flaw in possible if flaw.concerns(raw)])
+        chosen = choose(good.num_rows, flaws(raw, landing.landed_at, first_hour))
         rows[raw.table] = pa.concat_tables([good, spoil(raw, good, chosen)]).combine_chunks()
     return replace(landing, rows=rows)
 
@@ -868,9 +788,6 @@ def dirty_batch(population: Population = EXAMPLE, *, hour: int = 8) -> Landing:
     Args:
         population: The population.
         hour: The hour since the start, 8 or later.
-
-    Raises:
-        UsageError: The hour is one of the worked example.
     """
     return _spoilt(
         _whole_hour(population, hour),
@@ -888,9 +805,6 @@ def bad_batch(population: Population = EXAMPLE, *, hour: int = 8, count: int = 3
         population: The population.
         hour: The hour since the start, 8 or later.
         count: Number of signups without an account_id.
-
-    Raises:
-        UsageError: The hour is one of the worked example.
     """
     landing = _whole_hour(population, hour)
     signups = landing.rows[SIGNUPS.table]
@@ -918,11 +832,6 @@ def _history(population: Population, length: int) -> list[Happened]:
 
 
 def _whole_hour(population: Population, hour: int) -> Landing:
-    if hour < FIRST_HOUR_AFTER:
-        raise UsageError(
-            f"A batch of hour {hour} would overlap the worked example.",
-            remedy="Choose hour 8 or a later one.",
-        )
     happened = _history(population, hour + 1)[hour]
     now, before = (hour, hour, hour, hour), (hour - 1, hour - 1, hour - 1, hour - 1)
     return _landing(population, HOUR_MINUTES * (hour + 1), [happened], now, before)
@@ -984,31 +893,26 @@ def _plain(value: object) -> str:
     return value.isoformat() if isinstance(value, datetime) else str(value)
 
 
-MAX_ATTEMPTS = 3
+def land(catalog: Catalog, landing: Landing) -> None:
+    """Land a batch: in each raw table one commit, with the rows and complete-through.
 
-
-def land(spark: SparkSession, catalog: Catalog, landing: Landing) -> tuple[str, ...]:
-    """Land a batch, or the part of it that is missing. The tables are published in the order of `RAW`.
-
-    Args:
-        spark: A session whose catalog `lake` is `catalog`.
-        catalog: The catalog of the raw tables.
-        landing: The batch.
-
-    Returns:
-        The tables that got rows now.
+    A batch that was interrupted may be landed again: a table that has it, or a later complete-through, keeps that.
 
     Raises:
         TableMissing: A raw table does not exist.
-        TargetError: A raw table does not allow staged commits.
     """
-    writer = _Writer(spark, catalog, landing)
-    due = [raw.table for raw in RAW if landing.rows[raw.table].num_rows]
-    missing = [table for table in due if not writer.has_batch(table)]
-    staged = {table: writer.stage(table) for table in missing}
     for raw in RAW:
-        writer.publish(raw.table, staged.get(raw.table))
-    return tuple(missing)
+        for attempt in retrying():
+            with attempt:
+                table = load(catalog, raw.table)
+                rows, through = landing.rows[raw.table], landing.complete_through[raw.table]
+                is_there = any(True for _ in table.scan(row_filter=_partition(landing)).plan_files())
+                present = complete_through(table, raw.table)
+                with committing(catalog, table), table.transaction() as transaction:
+                    if rows.num_rows and not is_there:
+                        transaction.append(rows.cast(table.schema().as_arrow()))
+                    if through is not None and (present is None or present < through):
+                        transaction.set_properties({COMPLETE_THROUGH: hour_key(through)})
 
 
 def repair(spark: SparkSession, bad: BadBatch) -> None:
@@ -1019,91 +923,6 @@ def repair(spark: SparkSession, bad: BadBatch) -> None:
         f"UPDATE lake.{SIGNUPS.table} SET account_id = CASE signup_id {cases} END "
         f"WHERE {_partition(bad.landing)} AND signup_id IN ({signups})"
     )
-
-
-@dataclass(frozen=True)
-class _Staged:
-    """Rows of one table in a snapshot that no branch has. parent: main's snapshot when they were staged."""
-
-    snapshot_id: int
-    parent: int | None
-
-
-@dataclass(frozen=True)
-class _Writer:
-    """Stages and publishes one batch."""
-
-    spark: SparkSession
-    catalog: Catalog
-    landing: Landing
-
-    def has_batch(self, name: str) -> bool:
-        """Return whether the table has files in the batch's partition. Reads manifests only."""
-        files = load(self.catalog, name).scan(row_filter=_partition(self.landing)).plan_files()
-        return any(True for _ in files)
-
-    def stage(self, name: str) -> _Staged:
-        table = load(self.catalog, name)
-        check_write_audit_publish(table, name)
-        number = publish.next_staging_number(table, self.landing.batch_id)
-        wap_id = publish.wap_id(self.landing.batch_id, number)
-        self.spark.conf.set(WAP_ID, wap_id)
-        try:
-            self._append(name)
-        finally:
-            self.spark.conf.unset(WAP_ID)
-        snapshot = publish.staged_snapshot(load(self.catalog, name), wap_id)
-        return _Staged(snapshot.snapshot_id, snapshot.parent_snapshot_id)
-
-    def publish(self, name: str, staged: _Staged | None) -> None:
-        """Publish staged rows, if there are any, and advance complete-through."""
-        if staged is not None:
-            self._publish_rows(name, staged)
-        elif self._advances(name):
-            self._publish_complete_through(name)
-
-    def _append(self, name: str) -> None:
-        # The batch is one partition. One file without a shuffle is enough.
-        rows = self.spark.createDataFrame(self.landing.rows[name]).coalesce(1)
-        write = rows.writeTo(f"lake.{name}")
-        write = write.option("distribution-mode", "none").option("fanout-enabled", "true")
-        write.append()
-
-    def _publish_rows(self, name: str, first: _Staged) -> None:
-        staged = first
-
-        @retry(retry=retry_if_exception_type(PublishConflict), stop=stop_after_attempt(MAX_ATTEMPTS), reraise=True)
-        def attempt() -> None:
-            nonlocal staged
-            if self._main(name) != staged.parent:
-                staged = self.stage(name)
-            self._commit(name, staged.snapshot_id, staged.parent)
-
-        attempt()
-
-    @retry(retry=retry_if_exception_type(PublishConflict), stop=stop_after_attempt(MAX_ATTEMPTS), reraise=True)
-    def _publish_complete_through(self, name: str) -> None:
-        self._commit(name, None, self._main(name))
-
-    def _commit(self, name: str, snapshot_id: int | None, parent: int | None) -> None:
-        publish.publish(
-            self.catalog,
-            name,
-            snapshot_id,
-            parent=parent,
-            session_id=self.landing.batch_id,
-            complete_through=self.landing.complete_through[name],
-        )
-
-    def _main(self, name: str) -> int | None:
-        return publish.main_id(load(self.catalog, name))
-
-    def _advances(self, name: str) -> bool:
-        declared = self.landing.complete_through[name]
-        if declared is None:
-            return False
-        now = complete_through(load(self.catalog, name), name)
-        return now is None or now < declared
 
 
 def _partition(landing: Landing) -> str:

@@ -215,7 +215,7 @@ class Stage:
 
     def land(self, landing: Landing) -> None:
         """Write a batch directly to the raw tables, without Kafka and the zones. Print what it holds."""
-        land(self.spark, self.engine.catalog, landing)
+        land(self.engine.catalog, landing)
         _print_landing(landing)
 
     def command(self, *arguments: str) -> int:

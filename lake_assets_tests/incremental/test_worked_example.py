@@ -67,10 +67,10 @@ def test_g6_g15_only_the_hours_that_changed_are_rebuilt_and_marked(catalog: Cata
         in_process_daemon(PIPELINE, catalog, utc_now, end=hour_key(START + 20), spark=spark) as daemon,
         ui(daemon.instance) as shown,
     ):
-        land(spark, catalog, first)
+        land(catalog, first)
         assert daemon.catch_up()["account_state_dim"] == [list(range(6))]
 
-        land(spark, catalog, late)
+        land(catalog, late)
         expected = {
             "signup_fact": ("append", [2, 3, 6]),
             "plan_fact": ("append", [2, 3, 6]),
@@ -89,7 +89,7 @@ def test_g6_g15_only_the_hours_that_changed_are_rebuilt_and_marked(catalog: Cata
         assert shown.checks("core.account_state_dim")["pending_hours"] == "WARN"
 
         assert left(lake) == {"account_state_dim": (f"{hour_key(START + 7)}: pending",)}
-        land(spark, catalog, rest)
+        land(catalog, rest)
         assert left(lake)["signup_fact"] == ("raw.signups has snapshots that were not read",)
         marked = daemon.catch_up()
         assert marked["account_state_dim"] == [[7]]

@@ -54,11 +54,11 @@ def test_g1_g3_g4_a_failed_audit_is_red_and_marks_nothing_until_the_source_is_re
     daemon: InProcessDaemon, catalog: Catalog, spark: SparkSession
 ) -> None:
     for landing in worked_example():
-        land(spark, catalog, landing)
+        land(catalog, landing)
     daemon.catch_up("signup_fact")
     before = daemon.hours_of(SIGNUPS)
     bad = bad_batch()
-    land(spark, catalog, bad.landing)
+    land(catalog, bad.landing)
 
     request = (daemon.tick("signup_fact_sensor").run_requests or [])[0]
     result = daemon.run(request)
@@ -76,15 +76,15 @@ def test_g1_g3_g4_a_failed_audit_is_red_and_marks_nothing_until_the_source_is_re
 
 @pytest.mark.journey
 def test_a_backfill_rebuilds_what_was_chosen_and_leaves_the_watermark(
-    daemon: InProcessDaemon, catalog: Catalog, spark: SparkSession
+    daemon: InProcessDaemon, catalog: Catalog
 ) -> None:
     first, late, _ = worked_example()
-    land(spark, catalog, first)
+    land(catalog, first)
     daemon.catch_up("signup_fact", "plan_fact")
     engine = Engine(catalog, PIPELINE, clock=utc_now)
     watermarks = engine.state(PIPELINE.target("signup_fact")).watermarks
     rows = catalog.load_table(SIGNUPS).scan().to_arrow().sort_by("signup_id")
-    land(spark, catalog, late)  # it must wait for its own session
+    land(catalog, late)  # it must wait for its own session
 
     result = daemon.execute(SIGNUPS, "core.plan_fact", tags=chosen(1, 3))
 
@@ -96,10 +96,8 @@ def test_a_backfill_rebuilds_what_was_chosen_and_leaves_the_watermark(
 
 
 @pytest.mark.journey
-def test_a_backfill_marks_no_hour_beyond_complete_through(
-    daemon: InProcessDaemon, catalog: Catalog, spark: SparkSession
-) -> None:
-    land(spark, catalog, worked_example()[0])
+def test_a_backfill_marks_no_hour_beyond_complete_through(daemon: InProcessDaemon, catalog: Catalog) -> None:
+    land(catalog, worked_example()[0])
     daemon.catch_up("signup_fact")
     assert daemon.hours_marked(daemon.execute(SIGNUPS, tags=chosen(4, 9))) == [4, 5]
 
@@ -148,7 +146,7 @@ def test_skipped_hours_are_a_warning_also_of_a_session_that_builds_none(catalog:
 def test_hours_that_were_built_outside_dagster_are_marked_once(
     daemon: InProcessDaemon, catalog: Catalog, spark: SparkSession
 ) -> None:
-    land(spark, catalog, worked_example()[0])
+    land(catalog, worked_example()[0])
     Engine(catalog, PIPELINE, clock=utc_now, spark=lambda: spark).run(PIPELINE.target("signup_fact"))
 
     told = daemon.tick("signup_fact_sensor")

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from lake_assets.base.hours import hour_of
-from lake_assets.demo.membership_simulator import Arrival, Population, Simulation, Stalls, generate
+from lake_assets.demo.membership_simulator import Arrival, Population, Simulation, generate
 from lake_assets.errors import AuditFailed, TableMissing
 from lake_assets.incremental.engine import iceberg
 from lake_assets.incremental.operations.overview import overview
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 LATE = Simulation(
     Population(accounts=400, hours=14),
-    Arrival(tail=0.1, tail_hours=4, longest_hours=9, bad=0.02, stalls=Stalls(every=4)),
+    Arrival(tail=0.1, tail_hours=4, longest_hours=9, bad=0.02, stall_every=4),
 )
 SECOND = timedelta(seconds=1)
 BUILT = ("signup_fact", "cancel_request_fact", "cancel_fact")
