@@ -16,7 +16,8 @@ import gzip
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import IO, Any, Literal, cast
+from io import BytesIO
+from typing import Any, Literal
 
 import fastavro
 import pyarrow as pa
@@ -173,21 +174,21 @@ def _in_bounds(metadata: pq.FileMetaData, matcher: IdMatcher) -> int:
 
 def _in_avro(io: FileIO, path: str, matcher: IdMatcher) -> SearchResult:
     """Return the number of records with the id, field names aside, plus the mentions in the header."""
-    with io.new_input(path).open() as opened:
-        records = fastavro.reader(cast("IO[bytes]", opened))
-        found = matcher.in_value(records.metadata)
-        ids = _ids_of_columns(records.metadata, matcher)
-        first: tuple[str, object] = ("", None)
-        for record in records:
-            fields: dict[str, Any] = record if isinstance(record, dict) else {"": record}
-            if "data_file" in fields:  # an entry of a manifest
-                fields = {**fields, "data_file": _entry(io, fields["data_file"], ids, matcher)}
-            with_id = [(name, value) for name, value in fields.items() if matcher.in_value(value, name)]
-            if with_id:
-                first = first if first[0] else with_id[0]
-                found += 1
-        column, value = first
-        return _found_in(found, column, value, matcher) if column not in ("", "data_file") else SearchResult(found)
+    # Not from the open file: fastavro reads a few bytes at a time, and on S3 each of these is a request.
+    records = fastavro.reader(BytesIO(read_bytes(io, path)))
+    found = matcher.in_value(records.metadata)
+    ids = _ids_of_columns(records.metadata, matcher)
+    first: tuple[str, object] = ("", None)
+    for record in records:
+        fields: dict[str, Any] = record if isinstance(record, dict) else {"": record}
+        if "data_file" in fields:  # an entry of a manifest
+            fields = {**fields, "data_file": _entry(io, fields["data_file"], ids, matcher)}
+        with_id = [(name, value) for name, value in fields.items() if matcher.in_value(value, name)]
+        if with_id:
+            first = first if first[0] else with_id[0]
+            found += 1
+    column, value = first
+    return _found_in(found, column, value, matcher) if column not in ("", "data_file") else SearchResult(found)
 
 
 _BOUNDS = ("lower_bounds", "upper_bounds")
