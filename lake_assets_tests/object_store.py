@@ -19,8 +19,12 @@ KEY_ID, KEY = "somebody", "hidden-key"
 @contextmanager
 def s3_server() -> Iterator[str]:
     """The address of a server of S3 without buckets."""
+    from moto import backends
     from moto.server import ThreadedMotoServer
 
+    # Half of its time it lists its own modules, at each request.
+    modules = tuple(backends.list_of_moto_modules())
+    backends.list_of_moto_modules = lambda: modules
     logging.getLogger("werkzeug").setLevel(logging.ERROR)
     server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
     server.start()
