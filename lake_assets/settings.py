@@ -314,6 +314,12 @@ class Settings(BaseSettings):
         description='groups of served tables whose pushes become visible together, as JSON: {"group": ["table", ...]};'
         " default: none",
     )
+    serving_spark_rows: int = Field(
+        default=50_000_000,
+        description="number of rows of the lake's tables from which on Spark writes the segments of a push; fewer are "
+        "written by the process that pushes",
+        ge=0,
+    )
     serving_retain_hours: float = Field(
         default=24, description="hours for which replaced segments, and those that a failed push left, are kept", ge=0
     )

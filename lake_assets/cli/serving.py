@@ -16,6 +16,8 @@ from lake_assets.pages.terminal.render import counted, render
 from lake_assets.settings import settings
 
 if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
     from lake_assets.incremental.erasure.certificate import FileSource
     from lake_assets.incremental.operations.health import Problem
     from lake_assets.serving.served_tables import Serving
@@ -82,7 +84,9 @@ def push(
     else:
         group, catalog = _group(table), open_catalog(settings())
         with _open_serving() as found:
-            pushed = group.push(found.writer, catalog, as_of=as_of, force=force, new_schema=new_schema)
+            pushed = group.push(
+                found.writer, catalog, as_of=as_of, force=force, new_schema=new_schema, spark=_running_spark
+            )
         reports = [report for _, _, report in pushed]
     render(reports, views.pushed, as_json=as_json, document=reports if len(reports) > 1 else reports[0])
 
@@ -304,6 +308,14 @@ def failed_pushes() -> list[Problem]:
     with suppress(ServiceError):  # a ZooKeeper that does not answer is reported as a service
         return push_problems(found)
     return []
+
+
+def _running_spark() -> SparkSession | None:
+    """Return a session on the Connect server; None if there is none."""
+    from lake_assets.connections.addresses import spark_remote
+    from lake_assets.connections.spark import open_spark
+
+    return open_spark(settings()) if spark_remote(settings()) else None
 
 
 def _controller(address: str | None) -> str | None:

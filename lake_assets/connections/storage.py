@@ -129,6 +129,7 @@ class Folder:
             if self.exists(name):
                 target.parent.mkdir(exist_ok=True)
                 (self.path / name).replace(target)
+                _flush(target.parent)
 
 
 @dataclass(frozen=True)

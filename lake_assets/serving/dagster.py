@@ -226,7 +226,14 @@ def serving_asset(group: PushGroup, clock: Clock) -> dg.AssetsDefinition:
         try:
             with lake_assets_serving.tables() as serving:
                 # The pool allows one push at a time, so the push of any entry in progress has died.
-                pushed = group.push(serving.writer, catalog, as_of=as_of, force=True, new_schema=config.new_schema)
+                pushed = group.push(
+                    serving.writer,
+                    catalog,
+                    as_of=as_of,
+                    force=True,
+                    new_schema=config.new_schema,
+                    spark=lambda: lake_assets.spark_session,
+                )
                 reports = [report for _, _, report in pushed]
                 erased_at = last_erasure(catalog)
                 for source, reading, report in pushed:

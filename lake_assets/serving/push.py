@@ -6,13 +6,13 @@ would be routed at once. Any failure reverts the push. The calls of a controller
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 from tempfile import TemporaryDirectory, gettempdir
-from typing import TypeAlias
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -20,7 +20,7 @@ from kazoo.exceptions import KazooException
 from pyarrow import ArrowException
 
 from lake_assets.base.failpoints import reach
-from lake_assets.errors import LakeError, UsageError
+from lake_assets.errors import LakeError, ServiceError, UsageError
 from lake_assets.serving.errors import (
     EntryReverted,
     PushFailed,
@@ -45,51 +45,78 @@ from lake_assets.serving.store import (
     SEGMENT_ROWS,
     Store,
     checksum,
+    columns_of,
+    draft_file,
     segment_name,
     sha256_of,
     writing,
 )
 
-Rows: TypeAlias = pa.Table | pa.RecordBatchReader
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from lake_assets.connections.storage import Storage
+
+SEGMENTS_OF_PART = 10_000
+"""Numbers of segments that each part of the rows has: those of its names."""
 
 MAX_SEGMENTS = 2_000
 """Of a push. ZooKeeper accepts 1 MB per request, and one request has to give up a whole snapshot."""
 
 
 @dataclass(frozen=True)
+class Rows:
+    """The rows of a push.
+
+    Attributes:
+        schema: Of all parts.
+        parts: Each reads some of the rows: once, if they come from a stream. Those of a table of the lake can be sent
+            to another process.
+    """
+
+    schema: pa.Schema
+    parts: Sequence[Callable[[], Iterable[pa.RecordBatch]]]
+
+    @classmethod
+    def of(cls, rows: pa.Table | pa.RecordBatchReader) -> Rows:
+        """Return rows of this process, in one part."""
+        return cls(rows.schema, [rows.to_batches if isinstance(rows, pa.Table) else lambda: rows])
+
+
+@dataclass(frozen=True)
 class Draft:
-    """A segment before its upload.
+    """A segment that is stored, but not among those of its table yet.
 
     Attributes:
         name: The segment.
-        path: Of its local file.
         rows: Their number.
         size_bytes: Of its file.
         sha256: Of its file, hexadecimal.
-        head: Of its source: see `SegmentInfo`.
+        columns: Column → what readers take it for, as `columns_of` returns it.
     """
 
     name: str
-    path: Path
     rows: int
     size_bytes: int
     sha256: str
-    head: str | None = None
-
-    def info(self, entry_id: str, as_of: datetime) -> SegmentInfo:
-        """Return what is registered once it is uploaded."""
-        return SegmentInfo(
-            name=self.name,
-            rows=self.rows,
-            size_bytes=self.size_bytes,
-            sha256=self.sha256,
-            as_of=whole_milliseconds(as_of),
-            entry_id=entry_id,
-            head=self.head,
-        )
+    columns: Mapping[str, str]
 
 
-def from_parquet(*files: Path) -> pa.RecordBatchReader:
+DRAFTS = "name string, rows long, size_bytes long, sha256 string, columns map<string, string>"
+"""The columns of `Draft` in Spark."""
+
+_DRAFTS = pa.schema(
+    [
+        ("name", pa.string()),
+        ("rows", pa.int64()),
+        ("size_bytes", pa.int64()),
+        ("sha256", pa.string()),
+        ("columns", pa.map_(pa.string(), pa.string())),
+    ]
+)
+
+
+def from_parquet(*files: Path) -> Rows:
     """Return the rows of Parquet files, one after the other.
 
     Raises:
@@ -106,81 +133,108 @@ def from_parquet(*files: Path) -> pa.RecordBatchReader:
                 f"{file} has other columns than {files[0]}: they are no rows of one table.",
                 remedy="Push files of one schema together, or one file alone.",
             )
-    batches = (batch for found in opened for batch in found.iter_batches())
-    return pa.RecordBatchReader.from_batches(opened[0].schema_arrow, batches)
+    return Rows(opened[0].schema_arrow, [lambda: (batch for found in opened for batch in found.iter_batches())])
 
 
-def write_drafts(
-    table: str,
-    rows: pa.Table | pa.RecordBatchReader,
-    folder: Path,
-    *,
-    push_id: str,
-    as_of: datetime,
-    segment_rows: int = SEGMENT_ROWS,
-    head: str | None = None,
-) -> list[Draft]:
-    """Write rows to Parquet files, at least one: a table without rows still has columns.
+@dataclass(frozen=True)
+class Drafting:
+    """Rows that become drafts of segments. It can be sent to another process if its rows can.
 
-    Args:
+    Attributes:
+        storage: Where the drafts are stored.
         table: The served table.
         rows: All of its rows.
-        folder: Where to write.
         push_id: Of the push.
         as_of: A time before the rows were read; UTC.
         segment_rows: Rows of a segment, at most.
-        head: Of their source.
-
-    Raises:
-        UsageError: There are too many rows.
-        PushFailed: The rows cannot be read.
-        OSError: The folder cannot be written to.
     """
-    reader = rows.to_reader(segment_rows) if isinstance(rows, pa.Table) else rows
-    parts = _parts(_batches(table, reader), segment_rows)
-    drafts = []
-    for number, part in enumerate(parts):
-        if number == MAX_SEGMENTS:
-            raise UsageError(
-                f"{table} would have more than {MAX_SEGMENTS:,} segments of {segment_rows:,} rows.",
-                remedy="Serve an aggregate of it, or raise the number of rows of a segment.",
-            )
-        name = segment_name(table, push_id, as_of, number)
-        drafts.append(_write_draft(name, part, reader.schema, folder, head))
-    return drafts
+
+    storage: Storage
+    table: str
+    rows: Rows
+    push_id: str
+    as_of: datetime
+    segment_rows: int = SEGMENT_ROWS
+
+    def write(self, spark: SparkSession | None = None) -> list[Draft]:
+        """Write all segments, at least one: a table without rows still has columns.
+
+        Args:
+            spark: Writes each part in a task of its own; None: this process writes one after the other.
+
+        Raises:
+            UsageError: There are too many rows.
+            PushFailed: The rows cannot be read, or a draft cannot be written.
+        """
+        numbers = range(len(self.rows.parts))
+        drafts: list[Draft] = []
+        for of_part in self._by_spark(spark) if spark else map(self.write_part, numbers):
+            drafts += of_part
+            if len(drafts) > MAX_SEGMENTS:
+                raise self._too_many()
+        return drafts or [self._segment(0, [])]
+
+    def write_part(self, number: int) -> list[Draft]:
+        """Write the segments of a part of the rows; none if it has no rows. Raises as `write`."""
+        drafts: list[Draft] = []
+        for batches in _cut(self._read(number), self.segment_rows):
+            if len(drafts) == MAX_SEGMENTS:
+                raise self._too_many()
+            drafts.append(self._segment(number * SEGMENTS_OF_PART + len(drafts), batches))
+        return drafts
+
+    def _by_spark(self, spark: SparkSession) -> Iterator[list[Draft]]:
+        parts = len(self.rows.parts)
+        numbers = spark.range(0, parts, 1, parts)
+        rows = numbers.mapInArrow(lambda batches: _written(self, batches), DRAFTS).collect()
+        yield [Draft(**row.asDict()) for row in rows]
+
+    def _read(self, number: int) -> Iterator[pa.RecordBatch]:
+        """Only errors of the source become `PushFailed`; those of the caller, which writes, do not."""
+        try:
+            yield from self.rows.parts[number]()
+        except (OSError, ArrowException) as error:
+            raise PushFailed(
+                f"The source of {self.table} could not be read: {error}.",
+                remedy="Check that its files exist and can be read, then push again.",
+            ) from error
+
+    def _segment(self, number: int, batches: Iterable[pa.RecordBatch]) -> Draft:
+        """Write batches of rows to one segment."""
+        name = segment_name(self.table, self.push_id, self.as_of, number)
+        rows = 0
+        with TemporaryDirectory(prefix=FOLDER) as folder:
+            path = Path(folder) / f"{name}.parquet"
+            with (
+                writing(self.table, gettempdir(), "TMPDIR"),
+                pq.ParquetWriter(path, self.rows.schema, compression="zstd") as writer,
+            ):
+                for batch in batches:
+                    writer.write_batch(batch)
+                    rows += batch.num_rows
+            with writing(self.table, self.storage.address, "LAKE_SERVING_FOLDER"):
+                self.storage.put(draft_file(self.table, name), path)
+            return Draft(name, rows, path.stat().st_size, sha256_of(path), columns_of(path))
+
+    def _too_many(self) -> UsageError:
+        return UsageError(
+            f"{self.table} would have more than {MAX_SEGMENTS:,} segments of {self.segment_rows:,} rows.",
+            remedy="Serve an aggregate of it, or raise the number of rows of a segment.",
+        )
 
 
-def _write_draft(name: str, batches: list[pa.RecordBatch], schema: pa.Schema, folder: Path, head: str | None) -> Draft:
-    path = folder / f"{name}.parquet"
-    with pq.ParquetWriter(path, schema, compression="zstd") as writer:
-        for batch in batches:
-            writer.write_batch(batch)
-    return Draft(
-        name=name,
-        path=path,
-        rows=sum(batch.num_rows for batch in batches),
-        size_bytes=path.stat().st_size,
-        sha256=sha256_of(path),
-        head=head,
-    )
+def _written(drafting: Drafting, numbers: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Write the parts with these numbers, in a task of Spark."""
+    for batch in numbers:
+        for number in batch.column(0).to_pylist():
+            drafts = [{**vars(draft), "columns": list(draft.columns.items())} for draft in drafting.write_part(number)]
+            yield pa.RecordBatch.from_pylist(drafts, schema=_DRAFTS)
 
 
-def _batches(table: str, reader: pa.RecordBatchReader) -> Iterator[pa.RecordBatch]:
-    """Only errors of the reader become `PushFailed`; the caller's, which writes, do not."""
-    try:
-        yield from reader
-    except (OSError, ArrowException) as error:
-        raise PushFailed(
-            f"The source of {table} could not be read: {error}.",
-            remedy="Check that its files exist and can be read, then push again.",
-        ) from error
-
-
-def _parts(batches: Iterable[pa.RecordBatch], segment_rows: int) -> Iterator[list[pa.RecordBatch]]:
-    """Batches with `segment_rows` rows together, the last ones with fewer; one empty part if there are no rows."""
+def _cut(batches: Iterable[pa.RecordBatch], segment_rows: int) -> Iterator[list[pa.RecordBatch]]:
+    """Batches with `segment_rows` rows together, the last ones with fewer; nothing if there are no rows."""
     part: list[pa.RecordBatch] = []
     free = segment_rows
-    is_first = True
     for batch in batches:
         rest = batch
         while rest.num_rows:
@@ -192,8 +246,7 @@ def _parts(batches: Iterable[pa.RecordBatch], segment_rows: int) -> Iterator[lis
                 yield part
                 part = []
                 free = segment_rows
-                is_first = False
-    if part or is_first:
+    if part:
         yield part
 
 
@@ -236,6 +289,7 @@ class Push:
         as_of: datetime,
         force: bool,
         new_schema: bool,
+        heads: Mapping[str, str | None],
         quotas: Mapping[str, int | None],
     ) -> None:
         """Change nothing yet.
@@ -246,9 +300,11 @@ class Push:
             as_of: A time before the rows were read; UTC.
             force: Whether to revert what is in progress in these tables, instead of being refused.
             new_schema: Whether the columns may differ from those that readers see.
+            heads: Table → head of its source.
             quotas: Table → most bytes of all its segments' files; otherwise that of the policy.
         """
         self._new_schema = new_schema
+        self._heads = heads
         self._quotas = quotas
         self._store = store
         self._drafts = drafts
@@ -298,7 +354,7 @@ class Push:
         """The oldest snapshot goes with the switch, so a push that dies has deleted nothing; earlier for a quota."""
         before = self._without_others(state) if self._force else state
         if not self._new_schema:
-            self._store.check_columns(table, before.routed, self._drafts[table][0].path)
+            self._store.check_columns(table, before.routed, self._drafts[table][0].columns)
         started = start_replace(
             before.lineage,
             segments_from=sorted(before.routed),
@@ -355,13 +411,24 @@ class Push:
         for number, draft in enumerate(drafts):
             if number == len(drafts) // 2:
                 reach("push-half-uploaded")
-            self._store.files.upload(table, draft.name, draft.path)
+            self._store.files.place(table, draft.name)
             self._store.registry.check_in_progress(table, self._entries[table])
 
     def _register(self, table: str) -> None:
         """Only segments that were read back are registered, so each registered one is readable."""
         entry_id = self._entries[table]
-        infos = [draft.info(entry_id, self._as_of) for draft in self._drafts[table]]
+        infos = [
+            SegmentInfo(
+                name=draft.name,
+                rows=draft.rows,
+                size_bytes=draft.size_bytes,
+                sha256=draft.sha256,
+                as_of=whole_milliseconds(self._as_of),
+                entry_id=entry_id,
+                head=self._heads.get(table),
+            )
+            for draft in self._drafts[table]
+        ]
         for info in infos:
             self._store.files.verify(table, info)
         self._store.registry.register(table, entry_id, infos)
@@ -438,7 +505,7 @@ class Writer(Store):
 
     def push(
         self,
-        tables: Mapping[str, Rows],
+        tables: Mapping[str, Rows | pa.Table],
         *,
         push_id: str,
         as_of: datetime,
@@ -446,6 +513,7 @@ class Writer(Store):
         new_schema: bool = False,
         heads: Mapping[str, str | None] | None = None,
         quotas: Mapping[str, int | None] | None = None,
+        spark: SparkSession | None = None,
     ) -> list[PushReport]:
         """Replace tables by new snapshots, all of them in one switch: a push group. Any failure reverts the push.
 
@@ -458,6 +526,7 @@ class Writer(Store):
             new_schema: Whether the columns may differ from those that readers see.
             heads: Table → head of its source, which is registered to detect later changes.
             quotas: Table → the most bytes that its segments may take; otherwise that of the policy.
+            spark: Writes the segments, if all rows are of tables of the lake; None: this process does.
 
         Returns:
             A report for each table, in the order of `tables`.
@@ -465,23 +534,28 @@ class Writer(Store):
         for table in tables:
             checked_table(table)
         try:
-            with TemporaryDirectory(prefix=FOLDER) as folder:
-                drafts = {}
-                for table, rows in tables.items():
-                    with writing(table, gettempdir(), "TMPDIR"):
-                        drafts[table] = write_drafts(
-                            table,
-                            rows,
-                            Path(folder),
-                            push_id=push_id,
-                            as_of=as_of,
-                            segment_rows=self.policy.segment_rows,
-                            head=(heads or {}).get(table),
-                        )
-                reach("push-drafted")
-                push = Push(self, drafts, as_of=as_of, force=force, new_schema=new_schema, quotas=quotas or {})
-                reports = push.run()
+            drafts = {}
+            for table, given in tables.items():
+                if force:
+                    self.files.remove_drafts(table)
+                rows = Rows.of(given) if isinstance(given, pa.Table) else given
+                drafting = Drafting(self.files.storage, table, rows, push_id, as_of, self.policy.segment_rows)
+                drafts[table] = drafting.write(spark)
+            reach("push-drafted")
+            push = Push(
+                self,
+                drafts,
+                as_of=as_of,
+                force=force,
+                new_schema=new_schema,
+                heads=heads or {},
+                quotas=quotas or {},
+            )
+            reports = push.run()
         except Exception as error:
+            with suppress(ServiceError, OSError):
+                for table in tables:
+                    self.files.remove_drafts(table, of_push=push_id)
             self.note_failure(tables, error)
             raise
         self.note_failure(tables, None)
@@ -553,7 +627,7 @@ class Writer(Store):
                 remedy=f"Call startReplaceSegments of {table} first, with it among segmentsTo.",
             )
         if not new_schema:
-            self.check_columns(table, state.routed, file)
+            self.check_columns(table, state.routed, columns_of(file))
         most = quota or self.policy.quota_bytes
         size = file.stat().st_size
         stored = sum(self.files.stored(table).values())

@@ -101,7 +101,11 @@ def open_serving(zk: KazooClient, settings: Settings, *, clock: Callable[[], dat
         files=segment_files(settings),
         leases=Leases(zk, cluster),
         clock=clock,
-        policy=Policy(settings.serving_snapshots, None if quota_mb is None else quota_mb * MB),
+        policy=Policy(
+            settings.serving_snapshots,
+            None if quota_mb is None else quota_mb * MB,
+            spark_rows=settings.serving_spark_rows,
+        ),
         limits=QueryLimits(settings.query_seconds, settings.query_rows, settings.query_mb),
         retention=Retention(replaced=kept, lineage=kept),
     )

@@ -9,17 +9,19 @@ from __future__ import annotations
 import re
 import zlib
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import TYPE_CHECKING, Protocol
+from functools import partial
+from typing import TYPE_CHECKING, Protocol, TypeVar
 
 import pyarrow as pa
 from deltalake import DeltaTable
 from deltalake.exceptions import TableNotFoundError
+from pyiceberg.catalog.noop import NoopCatalog
 from pyiceberg.expressions import BooleanExpression
 from pyiceberg.io.pyarrow import schema_to_pyarrow
-from pyiceberg.table import ALWAYS_TRUE
+from pyiceberg.table import ALWAYS_TRUE, FileScanTask, Table
 
 from lake_assets.base.hours import HOUR, Grain, hour_key
 from lake_assets.errors import ConfigurationError, TableMissing, UsageError, suggestion
@@ -27,15 +29,18 @@ from lake_assets.incremental.declaration import Sequential
 from lake_assets.incremental.declaration.model import SECONDS
 from lake_assets.incremental.engine import iceberg
 from lake_assets.incremental.engine.iceberg import rows_between, rows_by_hour
+from lake_assets.serving.push import Rows
 from lake_assets.serving.registry import is_table
-from lake_assets.serving.store import new_push_id
+from lake_assets.serving.store import SEGMENT_ROWS, new_push_id
 
 if TYPE_CHECKING:
     from pyiceberg.catalog import Catalog
-    from pyiceberg.table import Table
+    from pyspark.sql import SparkSession
 
     from lake_assets.incremental.declaration import Pipeline, Served, Target
     from lake_assets.serving.push import PushReport, Writer
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -43,13 +48,13 @@ class Reading:
     """Rows to be pushed.
 
     Attributes:
-        rows: Can be read once.
+        rows: To be pushed.
         of: Describes which rows these are, for a person.
         expected: Number of rows, from the table's metadata.
         head: Of the source when they were read, as `Source.head` returns it; None if the lake has no source of them.
     """
 
-    rows: pa.RecordBatchReader
+    rows: Rows
     of: str
     expected: int
     head: str | None = None
@@ -177,12 +182,39 @@ class WholeIceberg:
         )
 
 
-def _rows(found: Table, condition: BooleanExpression) -> pa.RecordBatchReader:
-    """Not by pyiceberg's own reader: it reads ahead without a limit, until all rows are in memory."""
+def _rows(found: Table, condition: BooleanExpression) -> Rows:
+    """The rows of each part are those of data files, which any process can read."""
     scan = found.scan(row_filter=condition)
     schema = schema_to_pyarrow(scan.projection())
-    batches = iceberg.rows_of_files(found, scan.plan_files(), found.schema().column_names, condition)
-    return pa.RecordBatchReader.from_batches(schema, (batch.cast(schema) for batch in batches))
+    # Without the catalog, whose connections belong to this process.
+    table = Table(found.name(), found.metadata, found.metadata_location, found.io, NoopCatalog(found.name()[0]))
+    files = [(task, task.file.record_count) for task in scan.plan_files()]
+    return Rows(schema, [partial(_of_files, table, condition, schema, tasks) for tasks in _segments(files)])
+
+
+def _of_files(
+    table: Table, condition: BooleanExpression, schema: pa.Schema, tasks: Sequence[FileScanTask]
+) -> Iterator[pa.RecordBatch]:
+    for batch in iceberg.rows_of_files(table, tasks, table.schema().column_names, condition):
+        yield batch.cast(schema)
+
+
+def _segments(files: Iterable[tuple[T, int]]) -> Iterator[list[T]]:
+    """Yield files that have the rows of a segment together; of those that have more, each for itself.
+
+    Args:
+        files: In order, each with the number of its rows.
+    """
+    together: list[T] = []
+    rows = 0
+    for file, of_file in files:
+        if together and rows + of_file > SEGMENT_ROWS:
+            yield together
+            together, rows = [], 0
+        together.append(file)
+        rows += of_file
+    if together:
+        yield together
 
 
 @dataclass(frozen=True)
@@ -211,7 +243,7 @@ class WholeDelta:
             )
         version = str(found.version())
         return Reading(
-            rows=found.to_pyarrow_dataset().scanner().to_reader(),
+            rows=_rows_of_delta(found),
             of=f"version {version}",
             expected=found.count(),
             head=version,
@@ -222,6 +254,20 @@ class WholeDelta:
             return DeltaTable(self.location)
         except TableNotFoundError:
             return None
+
+
+def _rows_of_delta(found: DeltaTable) -> Rows:
+    dataset = found.to_pyarrow_dataset()
+    files = [(file.path, file.count_rows()) for file in dataset.get_fragments()]
+    of_files = partial(_of_delta_files, found.table_uri, found.version())
+    return Rows(dataset.schema, [partial(of_files, frozenset(paths)) for paths in _segments(files)])
+
+
+def _of_delta_files(location: str, version: int, paths: Collection[str]) -> Iterator[pa.RecordBatch]:
+    dataset = DeltaTable(location, version).to_pyarrow_dataset()
+    for file in dataset.get_fragments():
+        if file.path in paths:
+            yield from file.to_batches(schema=dataset.schema)
 
 
 def pipeline_sources(pipeline: Pipeline) -> list[Source]:
@@ -279,14 +325,25 @@ class PushGroup:
         return {source.name: source.quota_bytes for source in self.sources}
 
     def push(
-        self, writer: Writer, catalog: Catalog, *, as_of: datetime, force: bool = False, new_schema: bool = False
+        self,
+        writer: Writer,
+        catalog: Catalog,
+        *,
+        as_of: datetime,
+        force: bool = False,
+        new_schema: bool = False,
+        spark: Callable[[], SparkSession | None] = lambda: None,
     ) -> list[tuple[Source, Reading, PushReport]]:
         """Push the current rows of all sources, in one switch: see `Writer.push`.
 
-        A source that cannot be read is noted as what the push of its group failed on.
+        A source that cannot be read is noted as what the push of its group failed on. spark: opens the session that
+        writes the segments if there are many rows; None: this process writes them.
         """
         try:
             readings = {source: source.read(catalog) for source in self.sources}
+            rows = sum(reading.expected for reading in readings.values())
+            by_spark = writer.policy.spark_rows is not None and rows >= writer.policy.spark_rows
+            session = spark() if by_spark else None
         except Exception as error:
             writer.note_failure(self.quotas, error)
             raise
@@ -298,6 +355,7 @@ class PushGroup:
             new_schema=new_schema,
             heads={source.name: reading.head for source, reading in readings.items()},
             quotas=self.quotas,
+            spark=session,
         )
         return [(*read, report) for read, report in zip(readings.items(), reports, strict=True)]
 

@@ -1,6 +1,7 @@
 """The store of served tables: their files, the leases of readers, what changes them but a push, and their status.
 
     <folder>/<table>/<segment>.parquet        appears once it is complete, and stays as it is: a file or an object
+    <folder>/<table>/drafts/<segment>.parquet  of a push that has not started yet, and gets its place then
     <cluster>/serving/leases/<table>/<id>     in ZooKeeper, ephemeral; contains its duration in seconds
 
 No file of a segment is removed while a query may read it: a reader acquires a lease before it reads the lineage. A
@@ -89,7 +90,7 @@ NO_VALUE = "Null"
 """The type of a column that has none."""
 
 FOLDER = "lake-push-"
-"""Prefix of a push's folder of drafts, and of copies from an object store, in the system's temporary folder."""
+"""Prefix of folders in the system's temporary one: of a segment that is written, and of copies from an object store."""
 
 _PUSH_ID = re.compile(r"[a-z0-9]{8,32}")
 _NAME = re.compile(rf"[A-Za-z0-9_][A-Za-z0-9_.-]*_(?P<at>\d{{8}}T\d{{9}}Z)_(?P<push>{_PUSH_ID.pattern})_\d{{4,}}")
@@ -134,6 +135,11 @@ def push_of(segment: str) -> str | None:
     """Return the id of the push from a segment's name; None if the name was not made by `segment_name`."""
     found = _NAME.fullmatch(segment)
     return found["push"] if found else None
+
+
+def draft_file(table: str, segment: str = "") -> str:
+    """Return the name of a segment's draft in a storage; without a segment that of their folder."""
+    return f"{table}/drafts/{segment}{SUFFIX}" if segment else f"{table}/drafts"
 
 
 class SegmentFiles:
@@ -188,6 +194,26 @@ class SegmentFiles:
         with writing(table, self.storage.address, "LAKE_SERVING_FOLDER"):
             self.storage.put(self._name(table, segment), source)
 
+    def place(self, table: str, segment: str) -> None:
+        """Make a draft the file of its segment.
+
+        Raises:
+            PushFailed: The folder, or the object store, cannot be written to.
+        """
+        with writing(table, self.storage.address, "LAKE_SERVING_FOLDER"):
+            self.storage.move(draft_file(table, segment), self._name(table, segment))
+
+    def drafts(self, table: str) -> list[str]:
+        """Return the segments that have a draft."""
+        return list(self._listed(draft_file(checked_table(table))))
+
+    def remove_drafts(self, table: str, *, of_push: str | None = None, until: datetime | None = None) -> None:
+        """Remove drafts of a table: those of one push, or of rows that were read until a time, inclusive; else all."""
+        for segment in self.drafts(table):
+            at = read_at(segment)
+            if of_push in (None, push_of(segment)) and (until is None or (at is not None and at <= until)):
+                self._remove(draft_file(table, segment))
+
     def verify(self, table: str, info: SegmentInfo) -> None:
         """Read a segment back, and compare its checksum and its row count.
 
@@ -222,20 +248,25 @@ class SegmentFiles:
 
         Files whose names are not names of segments are ignored.
         """
+        return self._listed(checked_table(table))
+
+    def remove(self, table: str, segments: Iterable[str]) -> None:
+        """Remove the files of segments, if they exist."""
+        for name in sorted(segments):
+            self._remove(self._name(table, name))
+
+    def _listed(self, folder: str) -> dict[str, int]:
         found: Counter[str] = Counter()
-        for stored in self.storage.files(checked_table(table)):
+        for stored in self.storage.files(folder):
             segment, dot, suffix = stored.name.rpartition(".")
             if dot + suffix in (SUFFIX, PARTIAL) and is_segment(segment):
                 found[segment] += stored.bytes
         return dict(found)
 
-    def remove(self, table: str, segments: Iterable[str]) -> None:
-        """Remove the files of segments, if they exist."""
-        for name in sorted(segments):
-            file = self._name(table, name)
-            self.storage.remove(file)
-            if isinstance(self.storage, Folder):
-                self.storage.remove(file.removesuffix(SUFFIX) + PARTIAL)
+    def _remove(self, file: str) -> None:
+        self.storage.remove(file)
+        if isinstance(self.storage, Folder):
+            self.storage.remove(file.removesuffix(SUFFIX) + PARTIAL)
 
     def _name(self, table: str, segment: str) -> str:
         return f"{checked_table(table)}/{checked_segment(segment)}{SUFFIX}"
@@ -437,11 +468,13 @@ class Policy:
         snapshots: How many are kept, including the newest.
         quota_bytes: Of all its segments' files; None: no limit.
         segment_rows: Rows of a segment, at most.
+        spark_rows: Of a push of tables of the lake, from which on Spark writes the segments; None: it never does.
     """
 
     snapshots: int = MIN_SNAPSHOTS
     quota_bytes: int | None = None
     segment_rows: int = SEGMENT_ROWS
+    spark_rows: int | None = None
 
 
 @dataclass(frozen=True)
@@ -564,6 +597,8 @@ class Store:
 
         change = self.registry.update(decide, table)[table]
         reach("clean-up-written")
+        old = self.clock() - retention.lineage
+        self.files.remove_drafts(table, until=old if erased_at is None else max(old, erased_at))
         self.remove_unreferenced(table, wait=True, given_up=change.deletions, failpoint="clean-up-half-removed")
         reach("clean-up-done")
         return change
@@ -627,8 +662,13 @@ class Store:
                     remedy=f"Push it as {other}, or under another name.",
                 )
 
-    def check_columns(self, table: str, routed: Iterable[str], file: Path) -> None:
-        """Compare the columns of a file with those that readers see; not those without a value, nor a damaged segment.
+    def check_columns(self, table: str, routed: Iterable[str], pushed: Mapping[str, str]) -> None:
+        """Compare columns with those that readers see; not those without a value, nor a damaged segment.
+
+        Args:
+            table: The table.
+            routed: The segments that readers see.
+            pushed: The columns, as `columns_of` returns them.
 
         Raises:
             ColumnsChanged: They differ.
@@ -639,7 +679,6 @@ class Store:
             with suppress(OSError, ArrowException):
                 with self.files.open(table, segment) as opened:
                     seen = columns_of(opened)
-                pushed = columns_of(file)
                 for name in seen.keys() | pushed.keys():
                     kinds = {seen.get(name), pushed.get(name)}
                     if len(kinds) > 1 and (None in kinds or NO_VALUE not in kinds):

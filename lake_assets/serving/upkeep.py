@@ -13,14 +13,13 @@ from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path, PurePath
-from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
 from lake_assets.connections.catalog import file_io
 from lake_assets.incremental.erasure.certificate import FileFacts, FileSource, Reference
 from lake_assets.serving.errors import UploadDamaged
 from lake_assets.serving.lineage import Retention
-from lake_assets.serving.push import write_drafts
+from lake_assets.serving.push import Drafting
 from lake_assets.serving.registry import Registry, SegmentInfo, States, TableState
 from lake_assets.serving.sources import Source
 from lake_assets.serving.store import (
@@ -145,20 +144,20 @@ def restore_from_source(
     restored = set()
     for of_push in pushed.values():
         first = next(iter(of_push.values()))
-        with TemporaryDirectory(prefix=FOLDER) as folder:
-            drafts = write_drafts(
-                source.name,
-                source.read(catalog).rows,
-                Path(folder),
-                push_id=str(push_of(first.name)),
-                as_of=first.as_of,
-                segment_rows=segment_rows,
-                head=head,
-            )
-            for draft in drafts:
-                found = of_push.get(draft.name)
-                if found is not None and _restored(files, source.name, found, draft.path):
-                    restored.add(draft.name)
+        drafting = Drafting(
+            files.storage,
+            source.name,
+            source.read(catalog).rows,
+            push_id=str(push_of(first.name)),
+            as_of=first.as_of,
+            segment_rows=segment_rows,
+        )
+        for draft in drafting.write():
+            found = of_push.get(draft.name)
+            if found is not None and draft.sha256 == found.sha256:
+                files.place(source.name, draft.name)
+                restored.add(draft.name)
+        files.remove_drafts(source.name, of_push=drafting.push_id)
     return restored
 
 
@@ -227,14 +226,14 @@ def stored_before(files: SegmentFiles, *, erased_at: datetime) -> Iterator[Outda
     Changes nothing, and needs no ZooKeeper.
     """
     for table in files.tables():
-        names = _named_before(files.stored(table), erased_at)
+        names = _named_before([*files.stored(table), *files.drafts(table)], erased_at)
         if names:
             yield OutdatedSegments(table=table, deleted=0, shown=None, left=len(names))
 
 
 def _read_before(store: Store, table: str, state: TableState, erased_at: datetime) -> set[str]:
     """By the names of the files, and by the registry, because other tools may have named them."""
-    by_name = _named_before(store.files.stored(table), erased_at)
+    by_name = _named_before([*store.files.stored(table), *store.files.drafts(table)], erased_at)
     return by_name.union(store.read_before(table, state.segments, erased_at))
 
 

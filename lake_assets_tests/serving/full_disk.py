@@ -8,6 +8,7 @@ finds no room is written to /dev/full, which answers as a full disk does.
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 import threading
@@ -29,13 +30,13 @@ ROOM = 64
 NAMESPACE = ("unshare", "--user", "--map-root-user", "--mount")
 
 
-class FullDevice(SegmentFiles):
+class FullDevice(Folder):
     """Has room for so many files; what is written beyond finds a full disk."""
 
-    def upload(self, table: str, segment: str, source: Path) -> None:
-        if len(self.stored(table)) >= ROOM:
-            self.path(table, segment).with_suffix(PARTIAL).symlink_to("/dev/full")
-        super().upload(table, segment, source)
+    def put(self, name: str, source: Path, *, moved: bool = False) -> None:
+        if sum(len(files) for _, _, files in os.walk(self.path)) >= ROOM:
+            (self.path / name).with_suffix(PARTIAL).symlink_to("/dev/full")
+        super().put(name, source, moved=moved)
 
 
 def play(hosts: str, folder: Path) -> dict[str, Any]:
@@ -54,12 +55,12 @@ def main(hosts: str, name: str, disk: str) -> dict[str, Any]:
     if disk == "mounted":
         subprocess.run(mount(folder), check=True)
     with world(hosts, folder, fresh_name()) as found:
-        files = found.files if disk == "mounted" else FullDevice(Folder(folder))
+        files = found.files if disk == "mounted" else SegmentFiles(FullDevice(folder))
         writer = Writer(found.registry, files, found.leases, clock=now, policy=Policy(segment_rows=ROWS // SEGMENTS))
         found = replace(found, files=files, writer=writer)
         found.push(1)
         said, seen = push_too_much(found)
-        left = found.stored()
+        left = found.stored() + len(found.files.drafts(found.table))
         found.push(3)
         return {"table": found.table, "said": said, "seen": seen, "left": left, "seen then": found.seen()}
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from datetime import timedelta
@@ -12,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import dagster as dg
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from dagster._core.definitions.sensor_definition import SensorExecutionData
 from deltalake import write_deltalake
@@ -32,6 +34,7 @@ from lake_assets.incremental.declaration import Source as DeclaredSource
 from lake_assets.incremental.engine import iceberg
 from lake_assets.membership import PIPELINE
 from lake_assets.serving.dagster import revert_push, serving_asset, serving_definitions
+from lake_assets.serving.push import PushReport
 from lake_assets.serving.query import query
 from lake_assets.serving.served_tables import Serving, serving_at
 from lake_assets.serving.sources import (
@@ -45,11 +48,12 @@ from lake_assets.serving.sources import (
 )
 from lake_assets.serving.store import table_status
 from lake_assets_tests.membership.in_memory import ARROW
+from lake_assets_tests.object_store import on_s3
 from lake_assets_tests.serving.scenario import now
 
 if TYPE_CHECKING:
     from pyiceberg.catalog import Catalog
-    from pyspark.sql import DataFrame
+    from pyspark.sql import DataFrame, SparkSession
 
     from lake_assets.settings import Settings
 
@@ -300,6 +304,55 @@ def test_all_published_rows_or_the_newest_complete_day(lake: Lake) -> None:
         assert pushed == [5, 3]
     assert lake.asked("select signup_id from day order by 1") == [("s0",), ("s1",), ("s23",)]
     assert lake.asked("select count(*) from whole") == [(5,)]
+
+
+@pytest.mark.parametrize("store", ["folder", "S3"])
+def test_spark_writes_the_segments_that_this_process_writes(
+    store: str, lake: Lake, tmp_path: Path, spark: SparkSession, request: pytest.FixtureRequest
+) -> None:
+    """From the number of rows on that a setting says, into a folder and into an object store."""
+    if store == "S3":
+        on = on_s3(lake.home, request.getfixturevalue("s3"))
+        lake.home = on.model_copy(update={"serving_folder": "s3://lake/serving"})
+    for hour, states in enumerate([["Active"] * 150_000, ["Canceled"] * 150_000, ["Active", "Upgraded"]]):
+        lake.publish(hour, states, complete=hour)
+    iceberg.load(lake.catalog, DIM).delete("account_id = 'a7'")
+    write_deltalake(
+        tmp_path / "metrics", pa.table({"org_id": ["acme", "globex"], "sent": [1, 2]}), partition_by=["org_id"]
+    )
+    sources = (WholeIceberg("states", DIM, "state_hour"), *metrics_sources({"mail": str(tmp_path / "metrics")}))
+    contents, opened = [], list[int]()
+    for spark_rows in (300_003, 300_002):
+        lake.home = lake.home.model_copy(update={"serving_spark_rows": spark_rows})
+        with lake.open() as serving:
+
+            def session(rows: int = spark_rows) -> SparkSession:
+                opened.append(rows)
+                return spark
+
+            found = PushGroup("both", sources).push(serving.writer, lake.catalog, as_of=now(), spark=session)
+            assert [(reading.expected, report.rows) for _, reading, report in found] == [(300_000, 300_000), (2, 2)]
+            assert not any(serving.files.drafts(report.table) for _, _, report in found)
+            contents.append([contents_of(serving, report) for _, _, report in found])
+        assert lake.asked("select state, count(*) from states group by 1 order by 2") == [
+            ("Upgraded", 1),
+            ("Canceled", 149_999),
+            ("Active", 150_000),
+        ]
+    assert opened == [300_002]
+    assert contents[0] == contents[1]
+    assert sorted(len(of_table) for of_table in contents[0]) == [1, 2]
+
+
+def contents_of(serving: Serving, report: PushReport) -> dict[str, tuple[int, str]]:
+    """Number of each segment → its rows, and the checksum of their values."""
+    found = {}
+    for segment in report.segments:
+        with serving.files.open(report.table, segment) as file:
+            rows = pq.read_table(file)
+        values = hashlib.sha256("\n".join(map(str, rows.to_pylist())).encode())
+        found[segment.rpartition("_")[2]] = rows.num_rows, values.hexdigest()
+    return found
 
 
 def test_two_tables_of_one_name_are_refused() -> None:

@@ -6,7 +6,7 @@ import dagster as dg
 import pytest
 
 from lake_assets.serving.dagster import check_push
-from lake_assets.serving.push import PushReport
+from lake_assets.serving.push import PushReport, Rows
 from lake_assets.serving.served_tables import Serving, open_serving
 from lake_assets.serving.sources import NewestHour, Reading
 from lake_assets.settings import Settings
@@ -23,7 +23,7 @@ def serving(served: World) -> Serving:
 def verdicts(serving: Serving, report: PushReport, *, expected: int) -> dict[str, bool]:
     source, reading = (
         NewestHour(report.table, "core.t", "hour"),
-        Reading(snapshot(1).to_reader(), "an hour", expected, "1@hour"),
+        Reading(Rows.of(snapshot(1)), "an hour", expected, "1@hour"),
     )
     return {str(found.check_name): found.passed for found in check_push(serving, KEY, source, report, reading)}
 

@@ -14,13 +14,18 @@ from hypothesis import given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
+from lake_assets.connections.storage import Folder
 from lake_assets.errors import UsageError
 from lake_assets.serving import push as drafts
 from lake_assets.serving.errors import PushFailed
-from lake_assets.serving.push import from_parquet, write_drafts
+from lake_assets.serving.push import Drafting, Rows, from_parquet
 from lake_assets.serving.store import push_of, segment_name, sha256_of
 
 AS_OF = datetime(2026, 1, 1, 5, 6, 7, 89_999, UTC)
+
+
+def drafting(folder: Path, rows: Rows, *, segment_rows: int = 10) -> Drafting:
+    return Drafting(Folder(folder), "t", rows, "push0001", AS_OF, segment_rows)
 
 
 @given(st.lists(st.integers(0, 7), max_size=6), st.integers(1, 5))
@@ -31,9 +36,10 @@ def test_rows_are_cut_in_order_into_full_segments(batches: list[int], segment_ro
     cut = [pa.record_batch([pa.array([next(numbers) for _ in range(size)], pa.int64())], schema) for size in batches]
     reader = pa.RecordBatchReader.from_batches(schema, iter(cut))
     with tempfile.TemporaryDirectory() as folder:
-        found = write_drafts("t", reader, Path(folder), push_id="push0001", as_of=AS_OF, segment_rows=segment_rows)
-        rows = [pq.read_table(draft.path)["n"].to_pylist() for draft in found]
-        assert [draft.sha256 for draft in found] == [sha256_of(draft.path) for draft in found]
+        found = drafting(Path(folder), Rows.of(reader), segment_rows=segment_rows).write()
+        paths = [Path(folder) / "t" / "drafts" / f"{draft.name}.parquet" for draft in found]
+        rows = [pq.read_table(path)["n"].to_pylist() for path in paths]
+        assert [draft.sha256 for draft in found] == [sha256_of(path) for path in paths]
     assert [n for part in rows for n in part] == list(range(sum(batches)))
     assert [len(part) for part in rows[:-1]] == [segment_rows] * (len(rows) - 1)
     assert [draft.rows for draft in found] == [len(part) for part in rows]
@@ -56,9 +62,10 @@ def test_names_that_could_lead_elsewhere_are_refused(table: str, push_id: str) -
 
 def test_more_segments_than_a_request_can_give_up_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(drafts, "MAX_SEGMENTS", 3)
-    rows = pa.table({"n": range(4)})
-    with pytest.raises(UsageError, match="more than 3 segments of 1 rows"):
-        write_drafts("t", rows, tmp_path, push_id="push0001", as_of=AS_OF, segment_rows=1)
+    one, four = (Rows.of(pa.table({"n": range(rows)})) for rows in (1, 4))
+    for rows in (four, Rows(one.schema, [*one.parts] * 4)):
+        with pytest.raises(UsageError, match="more than 3 segments of 1 rows"):
+            drafting(tmp_path, rows, segment_rows=1).write()
 
 
 def test_a_source_that_cannot_be_read_is_not_taken_for_a_folder_that_cannot_be_written(tmp_path: Path) -> None:
@@ -67,7 +74,7 @@ def test_a_source_that_cannot_be_read_is_not_taken_for_a_folder_that_cannot_be_w
     opened = from_parquet(file)
     file.write_bytes(b"?" * file.stat().st_size)
     with pytest.raises(PushFailed, match="source of t could not be read"):
-        write_drafts("t", opened, tmp_path, push_id="push0001", as_of=AS_OF)
+        drafting(tmp_path, opened).write()
 
     def gone() -> Iterator[pa.RecordBatch]:
         yield from ()
@@ -75,6 +82,6 @@ def test_a_source_that_cannot_be_read_is_not_taken_for_a_folder_that_cannot_be_w
 
     reader = pa.RecordBatchReader.from_batches(pa.schema([("n", pa.int64())]), gone())
     with pytest.raises(PushFailed, match=r"data-00001\.parquet"):
-        write_drafts("t", reader, tmp_path, push_id="push0001", as_of=AS_OF)
-    with pytest.raises(FileNotFoundError):
-        write_drafts("t", pa.table({"n": [1]}), tmp_path / "nowhere", push_id="push0001", as_of=AS_OF)
+        drafting(tmp_path, Rows.of(reader)).write()
+    with pytest.raises(PushFailed, match=r"could not be written to .*nowhere: .*\n  → .*LAKE_SERVING_FOLDER"):
+        drafting(file / "nowhere", Rows.of(pa.table({"n": [1]}))).write()

@@ -13,7 +13,7 @@ from lake_assets.serving.lineage import Retention
 from lake_assets.serving.store import read_at, segment_name
 from lake_assets.serving.upkeep import OutdatedSegments, delete_replaced, segment_folders, stored_before
 from lake_assets_tests.serving.child import start
-from lake_assets_tests.serving.scenario import SEGMENTS, World, now
+from lake_assets_tests.serving.scenario import AT_ONCE, SEGMENTS, World, now
 
 if TYPE_CHECKING:
     from pyiceberg.catalog import Catalog
@@ -49,6 +49,25 @@ def test_what_was_replaced_goes_and_what_readers_see_is_told_until_a_push_replac
 def test_what_a_push_left_that_died_is_told(served: World) -> None:
     start(served, "push", "1", point="push-registered").end()
     assert old(served, now()) == [OutdatedSegments(served.table, 0, 0, SEGMENTS)]
+
+
+def test_drafts_of_a_push_that_died_go_with_an_erasure_with_their_age_or_with_the_next_push(served: World) -> None:
+    def die() -> None:
+        start(served, "push", "2", point="push-drafted").end()
+        assert len(served.files.drafts(served.table)) == SEGMENTS
+
+    served.push(1)
+    die()
+    served.writer.clean_up(served.table, retention=Retention(timedelta(hours=1), timedelta(hours=1)))
+    assert len(served.files.drafts(served.table)) == SEGMENTS
+    (found,) = stored_before(served.files, erased_at=now())
+    assert found.left == 2 * SEGMENTS
+    assert old(served, now()) == [OutdatedSegments(served.table, SEGMENTS, SEGMENTS, 0)]
+    for repair in (lambda: served.writer.clean_up(served.table, retention=AT_ONCE), lambda: served.push(3, force=True)):
+        die()
+        repair()
+        assert served.files.drafts(served.table) == []
+    assert served.seen() == [3]
 
 
 def test_segments_and_drafts_are_searched_and_named(

@@ -420,25 +420,25 @@ def test_a_quota_is_refused_before_anything_is_started(zookeeper: str, tmp_path:
 class Careless(SegmentFiles):
     """Stores another byte than it was given."""
 
-    def upload(self, table: str, segment: str, source: Path) -> None:
-        super().upload(table, segment, source)
+    def place(self, table: str, segment: str) -> None:
+        super().place(table, segment)
         file = self.path(table, segment)
         file.write_bytes(file.read_bytes()[:-1] + b"?")
 
 
 class Overtaken(SegmentFiles):
-    """Somebody else pushes by force while the second file is written, and a query begins. most: stored from then on."""
+    """Somebody else pushes by force before the second file is placed, and a query begins. most: stored from then on."""
 
     def __init__(self, found: World, queries: ExitStack) -> None:
         super().__init__(found.files.storage)
-        self.found, self.queries, self.uploaded, self.most = found, queries, 0, 0
+        self.found, self.queries, self.placed, self.most = found, queries, 0, 0
 
-    def upload(self, table: str, segment: str, source: Path) -> None:
-        self.uploaded += 1
-        if self.uploaded == 2:
+    def place(self, table: str, segment: str) -> None:
+        self.placed += 1
+        if self.placed == 2:
             self.found.push(3, force=True)
             self.queries.enter_context(self.found.broker.pin(self.found.table, seconds=10))
-        super().upload(table, segment, source)
+        super().place(table, segment)
         self.most = max(self.most, self.found.stored())
 
 
@@ -448,7 +448,7 @@ def test_a_push_whose_entry_was_taken_stops_and_its_files_go_though_a_query_runs
         files = Overtaken(served, queries)
         with pytest.raises(EntryReverted):
             meddled(served, lambda: None, files=files).push(2)
-        assert (files.uploaded, files.most) == (2, 2 * SEGMENTS + 1)
+        assert (files.placed, files.most) == (2, 2 * SEGMENTS)
         assert (served.seen(), served.stored()) == ([3], 2 * SEGMENTS)
 
 

@@ -12,6 +12,7 @@ import pytest
 
 from lake_assets.connections.storage import Folder
 from lake_assets.serving.errors import TableNotServed
+from lake_assets.serving.push import Rows
 from lake_assets.serving.sources import Reading
 from lake_assets.serving.store import SegmentFiles
 from lake_assets.serving.upkeep import DamagedSegment, restore_from_copies, restore_from_source, verify_table
@@ -38,7 +39,7 @@ class Numbered:
         return str(self.number)
 
     def read(self, catalog: Catalog) -> Reading:
-        return Reading(snapshot(self.pushed).to_reader(), "all", ROWS, self.head(catalog))
+        return Reading(Rows.of(snapshot(self.pushed)), "all", ROWS, self.head(catalog))
 
 
 def push(world: World, number: int, push_id: str) -> None:
@@ -74,6 +75,7 @@ def test_all_that_is_stored_is_compared_and_restored_as_it_was_pushed(served: Wo
         assert not restore_from_source(served.files, NO_CATALOG, changed, found.lost, segment_rows=ROWS // SEGMENTS)
     same = Numbered(served.table, 2, 2)
     assert restore_from_source(served.files, NO_CATALOG, same, found.lost, segment_rows=ROWS // SEGMENTS) == {seen}
+    assert served.files.drafts(served.table) == []
     assert served.seen() == [2]
 
     copies = SegmentFiles(Folder(tmp_path / "copies"))

@@ -260,9 +260,13 @@ def rows_of_files(
     yield from _rows_of(table, group, scan)
 
 
-def _rows_of(table: Table, group: Iterable[FileScanTask], scan: ArrowScan) -> Iterator[pa.RecordBatch]:
+def _rows_of(table: Table, group: list[FileScanTask], scan: ArrowScan) -> Iterator[pa.RecordBatch]:
     try:
-        yield from scan.to_record_batches(group)
+        if len(group) == 1:  # to_record_batches holds all rows of a file
+            deletes = pyiceberg_arrow._read_all_delete_files(table.io, group)
+            yield from scan._record_batches_from_scan_tasks_and_deletes(group, deletes)
+        else:
+            yield from scan.to_record_batches(group)
     except FileNotFoundError:  # of a file that is gone, metadata may tell enough
         raise
     except Exception as error:  # pyarrow's readers raise errors of many types, and pyiceberg one for another format
