@@ -65,7 +65,6 @@ def push(
     Readers see the new snapshots of all tables of a push group at the same moment.
     """
     from lake_assets.connections.catalog import open_catalog
-    from lake_assets.serving.push import from_parquet
     from lake_assets.serving.store import new_push_id
 
     address = _controller(controller)
@@ -76,10 +75,9 @@ def push(
         return
     as_of = datetime.now(UTC)
     if file:
-        rows = {table: from_parquet(*file)}
         with _open_serving() as found:
             reports = found.writer.push(
-                rows, push_id=new_push_id(), as_of=as_of, force=force, new_schema=new_schema, quotas=_quotas()
+                {table: file}, push_id=new_push_id(), as_of=as_of, force=force, new_schema=new_schema, quotas=_quotas()
             )
     else:
         group, catalog = _group(table), open_catalog(settings())

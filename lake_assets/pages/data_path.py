@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from datetime import datetime
 from functools import cached_property
 
 import sqlalchemy as sa
@@ -37,6 +36,7 @@ from lake_assets.landing.messages import Feed, feeds
 from lake_assets.landing.problems import problems
 from lake_assets.landing.records import next_offsets, parse_shard
 from lake_assets.landing.state import Ledger
+from lake_assets.pages.terminal.render import moment
 from lake_assets.serving.lineage import State
 from lake_assets.serving.registry import Registry
 from lake_assets.serving.served_tables import serving_at
@@ -161,11 +161,6 @@ def problem_of(error: BaseException) -> str:
 def complete_through(hour: int | None) -> str:
     """Return a complete-through hour as text; None means that no hour is complete."""
     return "no hour is complete yet" if hour is None else f"complete through {hour_key(hour)}"
-
-
-def moment(time: datetime) -> str:
-    """Return a time to the second."""
-    return f"{time:%Y-%m-%d %H:%M:%S}"
 
 
 NO_KAFKA = "No Kafka runs for this data directory, and none is configured: `lake up`, or LAKE_KAFKA."

@@ -54,13 +54,12 @@ SERVED_CHECKSUM = "served_checksum"
 
 def check_push(
     serving: Serving, key: dg.AssetKey, source: Source, report: PushReport, reading: Reading
-) -> list[dg.AssetCheckResult]:
-    """Return the results of both checks of a pushed asset. reading: the rows that were pushed."""
-    return [row_count(serving, key, source, reading), served_checksum(serving, key, report)]
+) -> Iterator[dg.AssetCheckResult]:
+    """Yield the results of both checks of a pushed asset. reading: the rows that were pushed.
 
-
-def row_count(serving: Serving, key: dg.AssetKey, source: Source, reading: Reading) -> dg.AssetCheckResult:
-    """Compare the row count of a query with the metadata of the source."""
+    The row count of a query is compared with the metadata of the source, and the files that the broker routes to with
+    the pushed ones, byte by byte.
+    """
     description = f"The number of served rows equals that of {source.table}, {reading.of}."
     try:
         result = query(serving.broker, f'select count(*) from "{source.name}"', serving.limits)
@@ -68,24 +67,20 @@ def row_count(serving: Serving, key: dg.AssetKey, source: Source, reading: Readi
     except SegmentDamaged as error:
         served = None
         description = error.problem
-    return dg.AssetCheckResult(
+    yield dg.AssetCheckResult(
         asset_key=key,
         check_name=ROW_COUNT,
         passed=served == reading.expected,
         metadata={"rows": reading.expected, "rows served": served},
         description=description,
     )
-
-
-def served_checksum(serving: Serving, key: dg.AssetKey, report: PushReport) -> dg.AssetCheckResult:
-    """Compare the files that the broker routes to with the pushed ones, byte by byte."""
     with serving.broker.pin(report.table, seconds=serving.limits.seconds) as pinned:
-        served = checksum(serving.files.sha256(report.table, path.stem) for path in pinned.files[report.table])
-    return dg.AssetCheckResult(
+        found = checksum(serving.files.sha256(report.table, path.stem) for path in pinned.files[report.table])
+    yield dg.AssetCheckResult(
         asset_key=key,
         check_name=SERVED_CHECKSUM,
-        passed=served == report.checksum,
-        metadata={"pushed": report.checksum, "served": served},
+        passed=found == report.checksum,
+        metadata={"pushed": report.checksum, "served": found},
         description="The served files are those that were pushed.",
     )
 
@@ -141,7 +136,10 @@ def _decide(
     asset: dg.AssetsDefinition,
     clock: Clock,
 ) -> dg.RunRequest | str:
-    """Return the next push of a group, or the reason why there is none."""
+    """Return the next push of a group, or the reason why there is none.
+
+    Earlier runs for the same state of the sources are told by their tags.
+    """
     try:
         head = group.head(lake.catalog())
     except Exception as error:  # any error of a catalog or a table's reader affects only this group
@@ -149,13 +147,6 @@ def _decide(
         return f"its sources cannot be read: {error}"
     if head is None:
         return "a source has no rows to push yet."
-    return _decide_for_head(context, group, asset, head, clock)
-
-
-def _decide_for_head(
-    context: dg.SensorEvaluationContext, group: PushGroup, asset: dg.AssetsDefinition, head: str, clock: Clock
-) -> dg.RunRequest | str:
-    """Decide by the earlier runs for the same state of the sources, which their tags contain."""
     state = f"{group.name}:{head}"
     succeeded = ended_attempts(context.instance, state, tag=PUSH_TAG, statuses=[DagsterRunStatus.SUCCESS])
     if succeeded:
@@ -242,7 +233,7 @@ def serving_asset(group: PushGroup, clock: Clock) -> dg.AssetsDefinition:
                     yield dg.MaterializeResult(
                         asset_key=key,
                         metadata=push_metadata(serving, reports, report, reading.of),
-                        check_results=check_push(serving, key, source, report, reading),
+                        check_results=list(check_push(serving, key, source, report, reading)),
                     )
         except LakeError as error:
             raise failure(error) from error

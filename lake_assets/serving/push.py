@@ -78,9 +78,11 @@ class Rows:
     parts: Sequence[Callable[[], Iterable[pa.RecordBatch]]]
 
     @classmethod
-    def of(cls, rows: pa.Table | pa.RecordBatchReader) -> Rows:
-        """Return rows of this process, in one part."""
-        return cls(rows.schema, [rows.to_batches if isinstance(rows, pa.Table) else lambda: rows])
+    def of(cls, rows: pa.Table | pa.RecordBatchReader | Sequence[Path]) -> Rows:
+        """Return rows of this process, or of Parquet files (see `from_parquet`), in one part."""
+        if isinstance(rows, pa.Table):
+            return cls(rows.schema, [rows.to_batches])
+        return cls(rows.schema, [lambda: rows]) if isinstance(rows, pa.RecordBatchReader) else from_parquet(*rows)
 
 
 @dataclass(frozen=True)
@@ -505,7 +507,7 @@ class Writer(Store):
 
     def push(
         self,
-        tables: Mapping[str, Rows | pa.Table],
+        tables: Mapping[str, Rows | pa.Table | Sequence[Path]],
         *,
         push_id: str,
         as_of: datetime,
@@ -518,7 +520,7 @@ class Writer(Store):
         """Replace tables by new snapshots, all of them in one switch: a push group. Any failure reverts the push.
 
         Args:
-            tables: The rows of each table.
+            tables: The rows of each table, or its Parquet files.
             push_id: Unique; it becomes a part of the segments' names.
             as_of: A time before the rows were read, UTC; it becomes a part of the segments' names.
             force: Whether to revert what is in progress in these tables, instead of being refused. It repairs a push
@@ -538,7 +540,7 @@ class Writer(Store):
             for table, given in tables.items():
                 if force:
                     self.files.remove_drafts(table)
-                rows = Rows.of(given) if isinstance(given, pa.Table) else given
+                rows = given if isinstance(given, Rows) else Rows.of(given)
                 drafting = Drafting(self.files.storage, table, rows, push_id, as_of, self.policy.segment_rows)
                 drafts[table] = drafting.write(spark)
             reach("push-drafted")

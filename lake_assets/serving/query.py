@@ -397,11 +397,16 @@ def query(broker: Broker, sql: str, limits: QueryLimits) -> Result:
             with WORKERS.one() as worker:
                 result = _result(worker, sql, limits, checked)
         except TimeoutError:
-            raise _too_slow(limits) from None
+            raise QueryStopped(
+                f"The query took longer than {limits.seconds:g} s.", remedy="Read less, or raise LAKE_QUERY_SECONDS."
+            ) from None
         except MemoryError:
             raise _too_large(limits) from None
         except (EOFError, ConnectionError) as error:
-            raise _died(limits) from error
+            raise QueryStopped(
+                f"The query's process died: it needed more than {limits.memory_mb} MB, or it was killed.",
+                remedy="Run the query again; read less, or raise LAKE_QUERY_MB.",
+            ) from error
         pinned.lease.confirm()
         return result
 
@@ -508,19 +513,6 @@ def _is_of_a_file(said: str, pinned: Pinned) -> bool:
         return True
     paths = chain.from_iterable(pinned.paths().values())
     return any(path in said for path in paths)
-
-
-def _too_slow(limits: QueryLimits) -> QueryStopped:
-    return QueryStopped(
-        f"The query took longer than {limits.seconds:g} s.", remedy="Read less, or raise LAKE_QUERY_SECONDS."
-    )
-
-
-def _died(limits: QueryLimits) -> QueryStopped:
-    return QueryStopped(
-        f"The query's process died: it needed more than {limits.memory_mb} MB, or it was killed.",
-        remedy="Run the query again; read less, or raise LAKE_QUERY_MB.",
-    )
 
 
 def _too_large(limits: QueryLimits) -> QueryStopped:

@@ -1,7 +1,7 @@
 """The store of served tables: their files, the leases of readers, what changes them but a push, and their status.
 
     <folder>/<table>/<segment>.parquet        appears once it is complete, and stays as it is: a file or an object
-    <folder>/<table>/drafts/<segment>.parquet  of a push that has not started yet, and gets its place then
+    <folder>/.drafts/<table>/<segment>.parquet  of a push that has not started yet, and gets its place then
     <cluster>/serving/leases/<table>/<id>     in ZooKeeper, ephemeral; contains its duration in seconds
 
 No file of a segment is removed while a query may read it: a reader acquires a lease before it reads the lineage. A
@@ -31,7 +31,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, BinaryIO, TypeVar, cast
@@ -137,9 +137,14 @@ def push_of(segment: str) -> str | None:
     return found["push"] if found else None
 
 
-def draft_file(table: str, segment: str = "") -> str:
-    """Return the name of a segment's draft in a storage; without a segment that of their folder."""
-    return f"{table}/drafts/{segment}{SUFFIX}" if segment else f"{table}/drafts"
+DRAFTS = ".drafts"
+DRAFT_AGE = timedelta(days=1)
+"""Of drafts whose push has died, at least: no push takes as long."""
+
+
+def draft_file(table: str, segment: str) -> str:
+    """Return the name of a segment's draft in a storage."""
+    return f"{DRAFTS}/{checked_table(table)}/{checked_segment(segment)}{SUFFIX}"
 
 
 class SegmentFiles:
@@ -205,7 +210,7 @@ class SegmentFiles:
 
     def drafts(self, table: str) -> list[str]:
         """Return the segments that have a draft."""
-        return list(self._listed(draft_file(checked_table(table))))
+        return list(self._listed(f"{DRAFTS}/{checked_table(table)}"))
 
     def remove_drafts(self, table: str, *, of_push: str | None = None, until: datetime | None = None) -> None:
         """Remove drafts of a table: those of one push, or of rows that were read until a time, inclusive; else all."""
@@ -240,8 +245,8 @@ class SegmentFiles:
             return hashlib.file_digest(cast("BufferedReader", file), "sha256").hexdigest()
 
     def tables(self) -> list[str]:
-        """Return the tables that have a folder, by name."""
-        return [name for name in self.storage.folders() if is_table(name)]
+        """Return the tables that have a folder, of segments or of drafts, by name."""
+        return sorted({name for name in (*self.storage.folders(), *self.storage.folders(DRAFTS)) if is_table(name)})
 
     def stored(self, table: str) -> dict[str, int]:
         """Return segment → bytes of its files, including files that are being written.
@@ -597,7 +602,7 @@ class Store:
 
         change = self.registry.update(decide, table)[table]
         reach("clean-up-written")
-        old = self.clock() - retention.lineage
+        old = self.clock() - max(retention.lineage, DRAFT_AGE)
         self.files.remove_drafts(table, until=old if erased_at is None else max(old, erased_at))
         self.remove_unreferenced(table, wait=True, given_up=change.deletions, failpoint="clean-up-half-removed")
         reach("clean-up-done")
@@ -692,9 +697,7 @@ class Store:
             segments: To consider.
             erased_at: Time of the last erasure; None if there was none.
         """
-        if erased_at is None:
-            return {}
-        return self.registry.read_by(table, segments, erased_at)
+        return {} if erased_at is None else self.registry.read_by(table, segments, erased_at)
 
     def remove_unreferenced(
         self,

@@ -23,6 +23,7 @@ from lake_assets.serving.push import Drafting
 from lake_assets.serving.registry import Registry, SegmentInfo, States, TableState
 from lake_assets.serving.sources import Source
 from lake_assets.serving.store import (
+    DRAFTS,
     FOLDER,
     SEGMENT_ROWS,
     SegmentFiles,
@@ -267,6 +268,8 @@ class ServedSegments(FileSource):
     def facts(self, path: str) -> FileFacts:
         inside = self.parts(path)
         table = inside[0]
+        if table == DRAFTS:
+            return FileFacts("a push", "draft", "nothing")
         if len(inside) == 1:
             return FileFacts(None, "other", "nothing")
         segment = PurePath(inside[-1]).stem

@@ -136,6 +136,9 @@ def test_several_files_are_one_push_and_other_columns_need_a_word(home: Path, tm
     assert [problem.target for problem in failed_pushes()] == ["orders-eu"]
     assert lake("push", "orders-eu", "--file", other, "--new-schema").startswith("orders-eu: 1 rows")
     assert failed_pushes() == []
+    files[0].write_bytes(b"no Parquet")
+    assert refused("push", "orders-eu", "--file", a).startswith(f"{a} cannot be read as Parquet")
+    assert [problem.target for problem in failed_pushes()] == ["orders-eu"]
 
 
 def test_what_is_not_there_is_named(home: Path) -> None:

@@ -37,7 +37,7 @@ def test_rows_are_cut_in_order_into_full_segments(batches: list[int], segment_ro
     reader = pa.RecordBatchReader.from_batches(schema, iter(cut))
     with tempfile.TemporaryDirectory() as folder:
         found = drafting(Path(folder), Rows.of(reader), segment_rows=segment_rows).write()
-        paths = [Path(folder) / "t" / "drafts" / f"{draft.name}.parquet" for draft in found]
+        paths = [Path(folder) / ".drafts" / "t" / f"{draft.name}.parquet" for draft in found]
         rows = [pq.read_table(path)["n"].to_pylist() for path in paths]
         assert [draft.sha256 for draft in found] == [sha256_of(path) for path in paths]
     assert [n for part in rows for n in part] == list(range(sum(batches)))
