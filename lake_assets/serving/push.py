@@ -554,11 +554,12 @@ class Writer(Store):
                 quotas=quotas or {},
             )
             reports = push.run()
-        except Exception as error:
+        except BaseException as error:
             with suppress(ServiceError, OSError):
                 for table in tables:
                     self.files.remove_drafts(table, of_push=push_id)
-            self.note_failure(tables, error)
+            if isinstance(error, Exception):
+                self.note_failure(tables, error)
             raise
         self.note_failure(tables, None)
         return reports
