@@ -11,7 +11,6 @@ import sys
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, nullcontext
-from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
@@ -40,12 +39,14 @@ if TYPE_CHECKING:
     from pyiceberg.catalog import Catalog
     from pyspark.sql import SparkSession
 
-QUICK_JVM = {
-    "JDK_JAVA_OPTIONS": "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=240m"
+QUICK_JVM = (
+    "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=240m"
     " -Dspark.sql.codegen.wholeStage=false -Dspark.sql.codegen.factoryMode=NO_CODEGEN"
-}
+)
 """Half the processor time of a test run goes to the optimizing compiler, and much of the rest to Spark's own, for code
-that then runs on a few rows. So Spark interprets its expressions here; the demo has them compiled."""
+that then runs on a few rows. So Spark interprets its expressions here, in each process; the demo has them compiled."""
+
+os.environ["JDK_JAVA_OPTIONS"] = QUICK_JVM
 
 FIRST_MEMORY = "-XX:MetaspaceSize=512m -Xms1g -Xmn400m"
 """What the JVM begins with. It comes to need so much, and collects all garbage each time before it takes more."""
@@ -146,7 +147,7 @@ def spark_running(home: Path) -> Iterator[str]:
     settings = Settings(home=home, spark_memory=SPARK_MEMORY, spark_java_options=FIRST_MEMORY)
     create_spark_token(home)
     service = spark_service(settings, free_port())
-    with running(replace(service, environment={**service.environment, **QUICK_JVM})) as service:
+    with running(service) as service:
         yield spark_address(home, service.port)
 
 

@@ -32,7 +32,6 @@ from lake_assets.services import lifecycle
 from lake_assets.services.service import free_port
 from lake_assets.settings import Settings
 from lake_assets_tests import dagster_api
-from lake_assets_tests.conftest import QUICK_JVM
 from lake_assets_tests.test_own_pipelines import OWN, Own, lake, variables_of
 
 FIRST_HOUR = "2013-01-01-00:00"
@@ -83,7 +82,7 @@ def work(tmp_path: Path, bare_home: Settings) -> Iterator[Work]:
     folder.mkdir()
     pipelines = [declare(folder) for declare in OWN.values()]
     variables = variables_of(pipelines, bare_home)
-    chosen = {"LAKE_WEBSERVER_PORT": str(free_port()), "LAKE_END": LAKE_END, **QUICK_JVM}
+    chosen = {"LAKE_WEBSERVER_PORT": str(free_port()), "LAKE_END": LAKE_END}
     yield Work(folder, {**variables, **chosen}, bare_home, pipelines)
     lifecycle.down(bare_home, report=print)
 

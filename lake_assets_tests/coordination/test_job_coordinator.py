@@ -27,7 +27,6 @@ from lake_assets.connections.zookeeper import zookeeper_client
 from lake_assets.engagement.lake import STREAMS
 from lake_assets.errors import ConfigurationError, LockLost, LockNotFree, TurnRefused
 from lake_assets.settings import PROJECT, settings
-from lake_assets_tests.conftest import QUICK_JVM
 from lake_assets_tests.coordination.conftest import Connect
 from lake_assets_tests.coordination.lossy import lossy_line
 
@@ -229,7 +228,7 @@ def running_program(
     with log.open("w") as output:
         # Tests that have used Spark Connect in this process leave variables that would make the program do so, too.
         others = {name: value for name, value in os.environ.items() if not name.startswith("SPARK_")}
-        environment = {**others, **spark_environment(), **QUICK_JVM, "SPARK_CONF_DIR": str(folder)}
+        environment = {**others, **spark_environment(), "SPARK_CONF_DIR": str(folder)}
         environment["LAKE_ZOOKEEPER"] = zookeeper
         process = subprocess.Popen(
             [sys.executable, "append.py", *words], cwd=folder, env=environment, stdout=output, stderr=output

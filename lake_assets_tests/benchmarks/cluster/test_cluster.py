@@ -27,7 +27,6 @@ from lake_assets.membership import PIPELINE
 from lake_assets.services.servers import STORAGE_VARIABLE, dagster_home, write_dagster_files
 from lake_assets.services.servers import spark as connect_server
 from lake_assets.services.service import free_port, running
-from lake_assets_tests.conftest import QUICK_JVM
 from lake_assets_tests.incremental.in_process_daemon import InProcessDaemon, in_process_daemon
 from lake_assets_tests.incremental.scenario import START, Lake
 from lake_assets_tests.object_store import on_s3
@@ -52,8 +51,7 @@ def settings(
     address, _, name = database_by_port.rpartition("/")
     postgres.psql(f"CREATE DATABASE {name}_dagster")
     dagster_uri = f"{address}/{name}_dagster"
-    for variable, value in {**QUICK_JVM, STORAGE_VARIABLE: dagster_uri}.items():
-        monkeypatch.setenv(variable, value)
+    monkeypatch.setenv(STORAGE_VARIABLE, dagster_uri)
     elsewhere = {
         "catalog_uri": database_by_port,
         "dagster_uri": SecretStr(dagster_uri),

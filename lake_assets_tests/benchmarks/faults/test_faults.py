@@ -11,24 +11,23 @@ from benchmarks.faults.player import Player, Row, total
 from benchmarks.faults.table import BEGIN, END, table, written
 from benchmarks.faults.traffic import Count, compare
 from lake_assets.settings import PROJECT
-from lake_assets_tests.conftest import QUICK_JVM
 
-PLAYED = ("spark", "kafka", "worker", "services")
-"""One of each kind: what runs need, what rows come from, the runs themselves, all at once. `make faults` plays all."""
+PLAYED = (("spark", "kafka", "worker"), ("services",))
+"""What runs need, what rows come from and the runs themselves, one after the other; all at once. `make faults` plays
+all, also alone.
+"""
 
 
 @pytest.mark.journey
 @pytest.mark.timeout(3600)
 def test_what_is_killed_heals_without_a_hand(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYTHONPATH", str(PROJECT))
-    for name, value in QUICK_JVM.items():
-        monkeypatch.setenv(name, value)
     said: list[str] = []
     player = Player(faults_settings(tmp_path / "home"), said.append)
     with player.started():
         assert player.warm_up().state == "", said
-        for fault in PLAYED:
-            assert player.play(fault).state == "", said
+        for faults in PLAYED:
+            assert player.play(*faults).state == "", said
             assert total(player.traffic.count()) == Count(lost=0, doubled=0)
     assert player.workers() == []
 

@@ -18,7 +18,6 @@ from lake_assets.engagement.maintenance import rewrite_files
 from lake_assets.engagement.tables import ENGAGEMENT
 from lake_assets.services.servers import spark as connect_server
 from lake_assets.services.service import free_port, running
-from lake_assets_tests.conftest import QUICK_JVM
 from lake_assets_tests.engagement.scenario import Traffic
 
 if TYPE_CHECKING:
@@ -30,10 +29,8 @@ PATIENCE_SECONDS = 600
 
 
 @pytest.fixture
-def on_cluster(bare_home: Settings, monkeypatch: pytest.MonkeyPatch) -> Iterator[Settings]:
+def on_cluster(bare_home: Settings) -> Iterator[Settings]:
     """The home with another Spark, which has an executor beside the driver."""
-    for variable, value in QUICK_JVM.items():
-        monkeypatch.setenv(variable, value)
     home, master_port, port = bare_home.home, free_port(), free_port()
     properties = {MASTER: master_address(master_port), **EXECUTOR_CONF}
     create_spark_token(home)

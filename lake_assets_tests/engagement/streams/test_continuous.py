@@ -23,7 +23,6 @@ import yaml
 from lake_assets.base.failpoints import EXIT_CODE
 from lake_assets.engagement.lake import STREAMS, StreamName
 from lake_assets.engagement.turn import TurnReport
-from lake_assets_tests.conftest import QUICK_JVM
 from lake_assets_tests.engagement.scenario import Traffic, coordinated_turn
 
 if TYPE_CHECKING:
@@ -96,7 +95,6 @@ class Mail:
         home = self.traffic.home
         environment = {
             **os.environ,
-            **QUICK_JVM,
             "LAKE_HOME": str(home.home),
             "LAKE_LAKES": str(file),
             "LAKE_KAFKA": self.traffic.servers,
@@ -134,19 +132,29 @@ def mail(home: Settings, spark: SparkSession, kafka: str, zookeeper: str, tmp_pa
 
 @pytest.mark.journey
 @pytest.mark.timeout(1200)
-def test_streams_run_on_and_turns_may_come_between(mail: Mail) -> None:
-    """Ingestion comes seldom: without messages it takes the turns that mutation waits for."""
+def test_streams_run_on_and_turns_may_come_between_also_after_a_death(mail: Mail) -> None:
+    """A turn finishes the batch of a driver that died, and a driver that of a turn. Ingestion comes seldom: without
+    messages it takes the turns that mutation waits for.
+    """
     traffic = mail.traffic
-    traffic.send(range(25), [b"{"])
+    traffic.send(range(8))
+    with mail.driver({"ingestion": OFTEN}, "ingestion", LAKE_FAILPOINT="written-data") as driver:
+        assert driver.process.wait(LONGEST) == EXIT_CODE, driver.text()
+    resumed = mail.turn("ingestion").batch
+    assert resumed is not None
+    assert resumed.resumed
+    traffic.assert_true()
+
+    traffic.send(range(8, 12))
+    traffic.die("recorded-data")
+    traffic.send(range(12, 30), [b"{"])
     with mail.driver({"ingestion": SELDOM, "mutation": OFTEN, "retention": SELDOM}) as driver:
         driver.until(lambda: mail.has_all("ingestion"))
         traffic.assert_true()
-        assert driver.streams().count("ingestion") >= 3  # of 10 messages at most
-        for number in range(2):
-            traffic.ask("acme", "convert", f"lead {number}", f"lead {number + 1}")
-            driver.until(lambda: mail.has_all("mutation"))
-            traffic.assert_true()
-        traffic.send(range(25, 30))
+        traffic.ask("acme", "convert", "lead 0", "lead 1")
+        driver.until(lambda: mail.has_all("mutation"))
+        traffic.assert_true()
+        traffic.send(range(30, 35))
         mail.turn("ingestion")
         traffic.ask("globex", "convert", "lead 3", "lead 4")
         driver.until(lambda: mail.has_all("mutation"))
@@ -159,11 +167,14 @@ def test_streams_run_on_and_turns_may_come_between(mail: Mail) -> None:
         traffic.assert_true()
         assert max(driver.text().count(f"{name}: The lake") for name in STREAMS) == 1
         driver.interrupt()
-    for turn in driver.turns():
+    turns = driver.turns()
+    first = [(turn["stream"], turn["batch"]["resumed"]) for turn in turns if turn["batch"]][:3]
+    assert first == [("ingestion", True), ("ingestion", False), ("ingestion", False)], "of 10 messages at most"
+    for turn in turns:
         assert turn["predecessor"] == "ingestion" or turn["stream"] != "mutation"
 
     rmtree(traffic.home.home / "streams")
-    traffic.send(range(30, 45))
+    traffic.send(range(35, 45))
     with mail.driver({"ingestion": OFTEN}, "ingestion") as driver:
         driver.until(lambda: mail.has_all("ingestion"))
         traffic.send(range(45, 50))
@@ -171,25 +182,4 @@ def test_streams_run_on_and_turns_may_come_between(mail: Mail) -> None:
         assert set(driver.streams()) == {"ingestion"}
         driver.interrupt()
     mail.turn("mutation")  # what came late under an id goes where the requests lead
-    traffic.assert_true()
-
-
-@pytest.mark.journey
-@pytest.mark.timeout(1200)
-def test_whoever_comes_next_finishes_the_batch_of_a_driver_or_a_turn_that_died(mail: Mail) -> None:
-    traffic = mail.traffic
-    traffic.send(range(8))
-    with mail.driver({"ingestion": OFTEN}, "ingestion", LAKE_FAILPOINT="written-data") as driver:
-        assert driver.process.wait(LONGEST) == EXIT_CODE, driver.text()
-    resumed = mail.turn("ingestion").batch
-    assert resumed is not None
-    assert resumed.resumed
-    traffic.assert_true()
-    traffic.send(range(8, 16))
-    traffic.die("recorded-data")
-    traffic.ask("acme", "convert", "lead 0", "lead 1")
-    with mail.driver(dict.fromkeys(STREAMS, OFTEN)) as driver:
-        driver.until(lambda: mail.has_all("ingestion") and mail.has_all("mutation"))
-        driver.interrupt()
-    assert [turn["batch"]["resumed"] for turn in driver.turns() if turn["batch"]] == [True, False]
     traffic.assert_true()
