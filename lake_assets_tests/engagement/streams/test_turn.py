@@ -35,8 +35,6 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
-ENGAGED_AFTER_CONVERSION = 1464
-"""Number of an email of acme to lead 1, a day after START and some minutes."""
 AHEAD = 2**60
 """A token that no ZooKeeper of a test comes to."""
 Turn = Callable[[StreamName], TurnReport]
@@ -87,7 +85,6 @@ def test_d5_requests_are_applied_in_one_commit_or_wait_and_an_idle_turn_claims_n
     assert turn("ingestion") == TurnReport("mutation", None)
     assert mail.tables.version(ENGAGEMENT) == version
     assert turn("mutation").batch is None
-    assert_late_rows_follow(mail, turn)
     mail.spark.sql(f"DELETE FROM {mail.tables.identifier(ENGAGEMENT)} WHERE org_id = 'acme'")
     assert "acme" not in {row["org_id"] for row in mail.rows(ENGAGEMENT)}
 
@@ -108,28 +105,6 @@ def test_due_turns_are_taken_in_their_order_until_all_is_read(mail: Traffic, tur
     assert (sum(each.inserted for each in effects), sum(each.dead_letters for each in effects)) == (20, 1)
     assert sum(each.requests for each in effects) == 1
     mail.assert_true()
-
-
-def assert_late_rows_follow(mail: Traffic, turn: Turn) -> None:
-    """What arrives under an id after its conversion goes where it led, unless it engaged after that; and goes on with
-    the requests of the turn that catches it. Without requests a turn catches it, too.
-    """
-    mail.send([*range(42, 63), ENGAGED_AFTER_CONVERSION])
-    mail.ask("acme", "convert", "contact 3", "contact 4")
-    turn("ingestion")
-    turn("mutation")
-    kept = {f"e{ENGAGED_AFTER_CONVERSION}": ("acme", "lead 1")}
-    assert whose(mail) == {**mail.truth(), **kept}
-    mail.send(range(63, 84))
-    turn("ingestion")
-    turn("mutation")
-    assert whose(mail) == {**mail.truth(), **kept}
-    assert turn("ingestion").batch is turn("mutation").batch is None
-
-
-def whose(mail: Traffic) -> dict[str, tuple[str, str]]:
-    """Engagement → its org and its id, as the table has them."""
-    return {row["engagement_id"]: (row["org_id"], row["who_id"]) for row in mail.rows(ENGAGEMENT)}
 
 
 @pytest.mark.journey

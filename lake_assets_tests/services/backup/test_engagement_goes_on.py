@@ -117,7 +117,3 @@ def test_an_engagement_lake_goes_on(home: Settings, spark: SparkSession, kafka: 
         for name in LATER:  # what came after the backup
             assert turn(mail, name).batch
         mail.assert_true()
-        for name in LATER:
-            arrive(mail, name)
-            assert turn(mail, name).batch
-        mail.assert_true()
