@@ -29,11 +29,11 @@ if TYPE_CHECKING:
 
     from lake_assets_tests.membership.oracle import Row
 
-HISTORIES = int(os.environ.get("LAKE_TEST_HISTORIES", "8"))
+HISTORIES = int(os.environ.get("LAKE_TEST_HISTORIES", "6"))
 """Random histories on real tables; a longer run sets more."""
 SEED = os.environ.get("LAKE_TEST_SEED", "0")
 """What the histories are drawn from: the same ones, unless another is set."""
-PARTS = 4
+PARTS = 3
 """So many tests share the histories, so that several processes can. The simplest one is in each."""
 EACH = -(-HISTORIES // PARTS)
 LONGEST = 180

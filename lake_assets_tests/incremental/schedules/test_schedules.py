@@ -7,18 +7,17 @@ import pytest
 from lake_assets_tests.incremental.schedules.play import LENGTH, play
 from lake_assets_tests.incremental.schedules.world import schedule
 
-PARTS, EACH = 6, 3
-"""Each part plays so many schedules."""
+SEEDS = (0, 2, 3, 5, 6, 7, 8, 10, 14, 17)
+"""Of the first twenty, those that have most of the operations that are rare."""
 
 
 @pytest.mark.journey
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("part", range(PARTS))
-def test_random_schedules_hold(part: int, spark_server: str) -> None:
-    for seed in range(part * EACH, (part + 1) * EACH):
-        steps = schedule(seed, LENGTH)
-        violation, _ = play(steps, seed, spark_server)
-        if violation is not None:
-            steps_of_it = "\n".join(map(str, steps))
-            violation.add_note(f"seed {seed}, of these steps, which `python -m {__package__}` shortens:\n{steps_of_it}")
-            raise violation
+@pytest.mark.parametrize("seed", SEEDS)
+def test_random_schedules_hold(seed: int, spark_server: str) -> None:
+    steps = schedule(seed, LENGTH)
+    violation, _ = play(steps, seed, spark_server)
+    if violation is not None:
+        steps_of_it = "\n".join(map(str, steps))
+        violation.add_note(f"seed {seed}, of these steps, which `python -m {__package__}` shortens:\n{steps_of_it}")
+        raise violation
