@@ -59,7 +59,7 @@ test: tests-setup ## style, types, imports, documentation, tests
 	$(PYTEST) --dist loadfile --no-loadscope-reorder -m 'not (journey or faults or cluster)'
 
 journeys: tests-setup ## long plays: services, faults, executors, backups, histories
-	$(PYTEST) --dist load --maxschedchunk 1 -m journey
+	$(PYTEST) --dist load --maxschedchunk 1 -m journey $$(grep -rl journey lake_assets_tests --include='test_*.py')
 
 up: setup ## start the services
 	@$(BIN)/lake up
