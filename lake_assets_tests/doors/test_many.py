@@ -95,15 +95,20 @@ def test_rules_and_audits_of_70_columns(lake: LakeDoor) -> None:
 
 @pytest.mark.journey
 @pytest.mark.timeout(1800)
-def test_a_first_load_of_many_hours_goes_in_sessions(lake_without_spark: LakeDoor) -> None:
-    """A row in each hour, and Spark in the process with its default heap."""
+def test_a_first_load_and_a_rebuild_of_many_hours_go_in_sessions(
+    lake_without_spark: LakeDoor, spark_server: str
+) -> None:
+    """A row in each hour, first by a Spark in the process with its default heap. What a rebuild has left when it is
+    killed comes with the next session.
+    """
     lake = lake_without_spark
     lake.longest = 1800
-    hours = range(-8_760, 1_740)
-    lake.environment["LAKE_START"] = "2025-01-01-00:00"
+    hours = range(-8_760, 1_340)
+    first, last = "2025-01-01-00:00", "2026-02-25-19:00"
+    lake.environment["LAKE_START"] = first
     lake.declare(BY_EVENT, BY_HOUR)
     lake("init")
-    lake.land("raw.payments", payments(hours, "p"), through="2026-03-14-11:00")
+    lake.land("raw.payments", payments(hours, "p"), through=last)
     lake("catch-up")
     ids, by_hour = found(lake)
     assert ids == sorted(f"p{hour}" for hour in hours)
@@ -111,31 +116,14 @@ def test_a_first_load_of_many_hours_goes_in_sessions(lake_without_spark: LakeDoo
     sessions = lake.rows("etl.session", "built_hours")
     assert max(row["built_hours"].count(":00") for row in sessions) == 10_000
 
-
-@pytest.mark.journey
-@pytest.mark.timeout(1800)
-def test_a_rebuild_of_more_hours_than_a_session_builds(lake: LakeDoor) -> None:
-    """It goes on until all hours are built, and can be stopped anywhere and repeated."""
-    hours = range(-8_760, 1_290)
-    first, last = "2025-01-01-00:00", "2026-02-23-17:00"
-    lake.environment["LAKE_START"] = first
-    lake.declare(BY_EVENT)
-    lake("init")
-    lake.land("raw.payments", payments(hours, "p"), through=last)
-    lake("catch-up")
+    lake.environment["LAKE_SPARK_REMOTE"] = spark_server
     rows = lake.rows("core.payment_fact")
-    assert len(rows) == len(hours)
-
-    lake.table("core.payment_fact").delete("payment_id != 'p7'")
-    lake("repair", "payment_fact")
-    assert lake.rows("core.payment_fact") == rows
-
     lake.table("core.payment_fact").delete("payment_id != 'p7'")
     done = lake.run("rebuild", "payment_fact", first, last, LAKE_FAILPOINT="after-committed")
     assert done.code == 137
     assert len(lake.rows("core.payment_fact")) == 10_000
-    report = lake.json("rebuild", "payment_fact", first, last)
-    assert len(report["plan"]["hours"]) == len(hours)
+    report = lake.json("repair", "payment_fact")
+    assert len(report["plan"]["hours"]) == len(hours) - 10_000
     assert report["plan"]["pending"] == []
     assert lake.rows("core.payment_fact") == rows
     assert "No session" in lake("plan", "payment_fact")

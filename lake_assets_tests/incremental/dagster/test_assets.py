@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import partialmethod
 from typing import TYPE_CHECKING
 
 import dagster as dg
@@ -13,7 +14,7 @@ from lake_assets.base.hours import hour_key
 from lake_assets.demo.membership_simulator import bad_batch, land, repair, worked_example
 from lake_assets.incremental.declaration import Sequential
 from lake_assets.incremental.engine.engine import Engine, utc_now
-from lake_assets.incremental.engine.model import Committed
+from lake_assets.incremental.engine.model import Committed, PlanningInput, SessionReport
 from lake_assets.membership import PIPELINE
 from lake_assets_tests.incremental.clicks import CLICKS, START, click_fact, click_state, land_clicks, publish_clicks
 from lake_assets_tests.incremental.committing import commit
@@ -103,19 +104,27 @@ def test_a_backfill_marks_no_hour_beyond_complete_through(daemon: InProcessDaemo
 
 
 @pytest.mark.journey
-@pytest.mark.timeout(900)
 def test_a_backfill_of_more_hours_than_a_session_builds_marks_each_that_was_built(
-    catalog: Catalog, spark: SparkSession
+    catalog: Catalog, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    hours = range(2_010)
-    Engine(catalog, CLICKS, clock=utc_now).create_tables()
-    land_clicks(catalog, hours, landing=2_010)
-    with in_process_daemon(CLICKS, catalog, utc_now, end=hour_key(START + 2_020), spark=spark) as daemon:
-        result = daemon.execute(click_fact.table, tags=chosen(0, 2_009))
+    monkeypatch.setattr(PlanningInput, "__init__", partialmethod(PlanningInput.__init__, max_hours=5))
+    hours = range(12)
+    engine = Engine(catalog, CLICKS, clock=utc_now, spark=lambda: spark)
+    engine.create_tables()
+    land_clicks(catalog, hours, landing=12)
+    with in_process_daemon(CLICKS, catalog, utc_now, end=hour_key(START + 20), spark=spark) as daemon:
+        result = daemon.execute(click_fact.table, tags=chosen(0, 11))
         assert result.success
         assert sorted(daemon.hours_marked(result)) == [*hours]
     assert catalog.load_table(click_fact.table).scan().count() == len(hours)
-    assert not Engine(catalog, CLICKS, clock=utc_now).state(click_fact).committed.pending
+    assert [len(session.built) for session in engine.history(click_fact)] == [5, 5, 2]
+    assert not engine.state(click_fact).committed.pending
+
+    catalog.load_table(click_fact.table).delete("click_id != 'c12-7'")
+    repaired = engine.repair(click_fact)
+    assert isinstance(repaired, SessionReport)
+    assert len(repaired.hours_built) == len(hours) - 1
+    assert catalog.load_table(click_fact.table).scan().count() == len(hours)
 
 
 def test_a_run_without_partitions_fails_in_plain_words(daemon: InProcessDaemon) -> None:
