@@ -265,47 +265,50 @@ INIT = (
 
 
 @pytest.mark.journey
-def test_a_target_that_nobody_declares_is_written_by_plain_spark_sql(catalog: Catalog, home: Settings) -> None:
+def test_a_target_that_nobody_declares_is_written_by_plain_spark_sql(
+    catalog: Catalog, spark: SparkSession, home: Settings
+) -> None:
     def init(*more: str) -> Any:
         return json.loads(lake_command(home, "session", "init", "shop.order_fact", *INIT, *more, "--json"))
 
-    def write(opened: Any) -> None:
+    def rows_of(opened: Any) -> str:
         (source,) = opened["plan"]["sources"]
         since = source["from_snapshot_id"]
         hours = [each["hour"] for each in opened["plan"]["hours"]]
         rows = f"SELECT * FROM lake.shop.orders VERSION AS OF {source['to_snapshot_id']}"
         old = f" EXCEPT ALL SELECT * FROM lake.shop.orders VERSION AS OF {since}" if since else ""
         assert hours
-        spark_sql(home, f"SET spark.wap.id={opened['wap_id']}", f"INSERT INTO lake.shop.order_fact {rows}{old}")
+        return f"INSERT INTO lake.shop.order_fact {rows}{old}"
 
     def published() -> list[str]:
         return sorted(catalog.load_table("shop.order_fact").scan().to_arrow()["order_id"].to_pylist())
 
-    spark_sql(
-        home,
+    for statement in (
         "CREATE NAMESPACE lake.shop",
         f"CREATE TABLE lake.shop.orders {ORDERS} (days(ordered_at))",
         f"CREATE TABLE lake.shop.order_fact {ORDERS} (hours(ordered_at))",
         "INSERT INTO lake.shop.orders VALUES ('o1', 1, TIMESTAMP '2026-01-01 00:10:00Z'),"
         " ('o2', 2, TIMESTAMP '2026-01-01 03:10:00Z')",
-    )
+    ):
+        spark.sql(statement)
     first = init("--psyberg-session-id=20230914061001")
     assert (first["plan"]["session_id"], first["plan"]["load"]) == ("20230914061001", "append")
     assert [(uri["source"], uri["partition"]) for uri in first["plan"]["processing_uris"]] == [
         ("shop.orders", {"ordered_at_day": "2026-01-01"})
     ]
     assert init("--psyberg-session-id=20230914061001") == first
-    write(first)
+    spark_sql(home, f"SET spark.wap.id={first['wap_id']}", rows_of(first))
     named = ("--psyberg-session-id=20230914061001", "--json")
     assert json.loads(lake_command(home, "session", "publish", "order_fact", *named))["status"] == "published"
     assert json.loads(lake_command(home, "session", "commit", "order_fact", *named))["rows_written"] == 2
     assert published() == ["o1", "o2"]
 
-    spark_sql(home, "INSERT INTO lake.shop.orders VALUES ('o3', 3, TIMESTAMP '2026-01-01 00:20:00Z')")
+    spark.sql("INSERT INTO lake.shop.orders VALUES ('o3', 3, TIMESTAMP '2026-01-01 00:20:00Z')")
     lake_command(home, "session", "init", "order_fact", "--psyberg-session-id=b")  # what was named is remembered
     second = init("--psyberg-session-id=c")
     assert [each["hour"] for each in second["plan"]["hours"]] == ["2026-01-01-00:00"]
-    write(second)
+    spark.conf.set("spark.wap.id", second["wap_id"])
+    spark.sql(rows_of(second))
     assert "shop.order_fact" in lake_command(home, "session", "publish", "shop.order_fact")
     assert published() == ["o1", "o2", "o3"], "late, and once"
     rows = catalog.load_table("etl.session").scan().to_arrow().to_pylist()
