@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 from itertools import count
 from pathlib import Path
@@ -19,8 +20,9 @@ def start(found: World, *words: str, point: str = "") -> Child:
     """
     drafts = found.files.folder / "drafts"
     drafts.mkdir(parents=True, exist_ok=True)
-    argument = " ".join([found.hosts, str(found.files.folder), found.table, *words])
-    return Child(work, argument, {"LAKE_FAILPOINT": point, "TMPDIR": str(drafts)})
+    argument = " ".join([found.hosts, found.files.storage.address, found.table, *words])
+    keys = {name: value for name, value in os.environ.items() if name.startswith("LAKE_CATALOG__")}
+    return Child(work, argument, {"LAKE_FAILPOINT": point, "TMPDIR": str(drafts), **keys})
 
 
 def work(argument: str) -> str:
@@ -29,7 +31,7 @@ def work(argument: str) -> str:
     The first two may name further tables, which are switched together with it.
     """
     hosts, folder, table, *words = argument.split()
-    with world(hosts, Path(folder), table) as found:
+    with world(hosts, folder if "://" in folder else Path(folder), table) as found:
         act(found, *words)
     return "done"
 

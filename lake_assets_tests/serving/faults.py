@@ -96,7 +96,7 @@ SCENARIOS: Mapping[str, tuple[Sequence[str], Callable[[World, Die], str]]] = {
 """What is killed → its points, and what is played."""
 
 
-def play(what: str, hosts: str, folder: Path) -> Outcomes:
+def play(what: str, hosts: str, folder: Path | str) -> Outcomes:
     """All points of a scenario, each on a table of its own. Never more is stored than two snapshots and a push."""
     points, scenario = SCENARIOS[what]
 

@@ -12,13 +12,14 @@ from pathlib import Path
 import pyarrow as pa
 from kazoo.client import KazooClient
 
-from lake_assets.connections.storage import Folder
+from lake_assets.connections.storage import storage_at
 from lake_assets.coordination import zookeeper_client
 from lake_assets.serving.lineage import Retention, State
 from lake_assets.serving.push import PushReport, Writer
 from lake_assets.serving.query import Broker, QueryLimits, query
 from lake_assets.serving.registry import Registry
 from lake_assets.serving.store import Leases, Policy, SegmentFiles
+from lake_assets.settings import Settings
 
 ROWS, SEGMENTS = 40, 4
 LIMITS = QueryLimits(seconds=10, threads=1)
@@ -83,9 +84,12 @@ class World:
 
 
 @contextmanager
-def world(hosts: str, folder: Path, table: str, *, snapshots: int = 2, quota: int | None = None) -> Iterator[World]:
-    """The table, while the block lasts."""
+def world(
+    hosts: str, folder: Path | str, table: str, *, snapshots: int = 2, quota: int | None = None
+) -> Iterator[World]:
+    """The table, while the block lasts. folder: of its segments; or a URL, whose keys are in the environment."""
+    storage = storage_at(Settings(), folder, scratch=Path("nowhere"))
     with zookeeper_client(hosts) as zk:
-        registry, files, leases = Registry(zk), SegmentFiles(Folder(folder)), Leases(zk)
+        registry, files, leases = Registry(zk), SegmentFiles(storage), Leases(zk)
         writer = Writer(registry, files, leases, clock=now, policy=Policy(snapshots, quota, ROWS // SEGMENTS))
         yield World(hosts, zk, table, registry, files, leases, writer, Broker(registry, files, leases))
