@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
 from tempfile import TemporaryDirectory, gettempdir
@@ -280,39 +280,29 @@ class PushReport:
     removed: SegmentNames
 
 
+@dataclass(frozen=True)
 class Push:
-    """One push of tables."""
+    """One push of tables.
 
-    def __init__(
-        self,
-        store: Store,
-        drafts: Mapping[str, Sequence[Draft]],
-        *,
-        as_of: datetime,
-        force: bool,
-        new_schema: bool,
-        heads: Mapping[str, str | None],
-        quotas: Mapping[str, int | None],
-    ) -> None:
-        """Change nothing yet.
+    Attributes:
+        store: Where to push.
+        drafts: The segments of each table.
+        as_of: A time before the rows were read; UTC.
+        force: Whether to revert what is in progress in these tables, instead of being refused.
+        new_schema: Whether the columns may differ from those that readers see.
+        heads: Table → head of its source.
+        quotas: Table → most bytes of all its segments' files; otherwise that of the policy.
+        entries: Table → the entry that was started.
+    """
 
-        Args:
-            store: Where to push.
-            drafts: The segments of each table.
-            as_of: A time before the rows were read; UTC.
-            force: Whether to revert what is in progress in these tables, instead of being refused.
-            new_schema: Whether the columns may differ from those that readers see.
-            heads: Table → head of its source.
-            quotas: Table → most bytes of all its segments' files; otherwise that of the policy.
-        """
-        self._new_schema = new_schema
-        self._heads = heads
-        self._quotas = quotas
-        self._store = store
-        self._drafts = drafts
-        self._as_of = as_of
-        self._force = force
-        self._entries: dict[str, str] = {}
+    store: Store
+    drafts: Mapping[str, Sequence[Draft]]
+    as_of: datetime
+    force: bool
+    new_schema: bool
+    heads: Mapping[str, str | None]
+    quotas: Mapping[str, int | None]
+    entries: dict[str, str] = field(default_factory=dict)
 
     def run(self) -> list[PushReport]:
         """Start the entries, upload and register the segments, and switch all tables at once.
@@ -320,11 +310,11 @@ class Push:
         Raises:
             ServingError: What stopped the push. It was reverted; a note of the error says if that failed, too.
         """
-        self._store.leases.open(*self._drafts)
+        self.store.leases.open(*self.drafts)
         self._start()
         try:
             reach("push-started")
-            removed = {table: self._store.remove_unreferenced(table, wait=True) for table in self._drafts}
+            removed = {table: self.store.remove_unreferenced(table, wait=True) for table in self.drafts}
             reach("push-tidied")
             self._upload_and_register()
             replaced = self._end()
@@ -332,46 +322,46 @@ class Push:
             self._give_up(error)
             raise
         reach("push-ended")
-        for table in self._drafts:
+        for table in self.drafts:
             with suppress(LakeError, KazooException, OSError):  # the push is done; a clean-up repeats it
-                removed[table] += self._store.remove_unreferenced(table, wait=True)
-        return [self._report(table, replaced[table], removed[table]) for table in self._drafts]
+                removed[table] += self.store.remove_unreferenced(table, wait=True)
+        return [self._report(table, replaced[table], removed[table]) for table in self.drafts]
 
     def _start(self) -> None:
         """Start an entry for each table."""
-        files_before = {table: self._store.files.stored(table) for table in self._drafts}
-        self._store.registry.sync()  # after the files were listed: see `check_lineage_exists`
+        files_before = {table: self.store.files.stored(table) for table in self.drafts}
+        self.store.registry.sync()  # after the files were listed: see `check_lineage_exists`
 
         def decide(states: States) -> dict[str, Change]:
             changes = {}
             for table, state in states.items():
-                self._store.check_lineage_exists(table, state, files_before[table])
+                self.store.check_lineage_exists(table, state, files_before[table])
                 changes[table] = self._started(table, state)
             return changes
 
-        self._store.refuse_similar(self._drafts)
-        self._store.registry.update(decide, *self._drafts)
+        self.store.refuse_similar(self.drafts)
+        self.store.registry.update(decide, *self.drafts)
 
     def _started(self, table: str, state: TableState) -> Change:
         """The oldest snapshot goes with the switch, so a push that dies has deleted nothing; earlier for a quota."""
-        before = self._without_others(state) if self._force else state
-        if not self._new_schema:
-            self._store.check_columns(table, before.routed, self._drafts[table][0].columns)
+        before = self._without_others(state) if self.force else state
+        if not self.new_schema:
+            self.store.check_columns(table, before.routed, self.drafts[table][0].columns)
         started = start_replace(
             before.lineage,
             segments_from=sorted(before.routed),
-            segments_to=[draft.name for draft in self._drafts[table]],
+            segments_to=[draft.name for draft in self.drafts[table]],
             routed=before.routed,
-            now=self._store.clock(),
-            snapshots=self._store.policy.snapshots + 1,
+            now=self.store.clock(),
+            snapshots=self.store.policy.snapshots + 1,
         )
         deletions = started.deletions | (state.segments - before.segments)
-        if self._over_quota(table, state.segments - deletions):
-            deletions |= retired_segments(before.lineage, before.routed, kept=self._store.policy.snapshots - 1)
+        if self._over_quota(table, state.segments - deletions):  # without room for one snapshot more
+            deletions |= retired_segments(before.lineage, before.routed, kept=self.store.policy.snapshots - 1)
             over = self._over_quota(table, state.segments - deletions)
             if over is not None:
                 raise over
-        self._entries[table] = started.entry_id
+        self.entries[table] = started.entry_id
         return Change(started.lineage, deletions)
 
     def _without_others(self, state: TableState) -> TableState:
@@ -379,27 +369,27 @@ class Push:
         lineage = state.lineage
         deletions: set[str] = set()
         for entry in state.lineage.in_state(State.IN_PROGRESS):
-            reverted = revert_replace(lineage, entry.id, present=state.segments, now=self._store.clock(), force=True)
+            reverted = revert_replace(lineage, entry.id, present=state.segments, now=self.store.clock(), force=True)
             lineage = reverted.lineage
             deletions |= reverted.deletions
         return TableState(lineage, state.version, state.segments - deletions)
 
     def _over_quota(self, table: str, kept: frozenset[str]) -> QuotaExceeded | None:
-        quota = self._quotas.get(table) or self._store.policy.quota_bytes
+        quota = self.quotas.get(table) or self.store.policy.quota_bytes
         if quota is None:
             return None
-        new = sum(draft.size_bytes for draft in self._drafts[table])
-        stored = sum(size for name, size in self._store.files.stored(table).items() if name in kept)
+        new = sum(draft.size_bytes for draft in self.drafts[table])
+        stored = sum(size for name, size in self.store.files.stored(table).items() if name in kept)
         if stored + new > quota:
             return QuotaExceeded(table, stored=stored, new=new, quota=quota)
         return None
 
     def _upload_and_register(self) -> None:
         try:
-            for table in self._drafts:
+            for table in self.drafts:
                 self._upload(table)
             reach("push-uploaded")
-            for table in self._drafts:
+            for table in self.drafts:
                 self._register(table)
             reach("push-registered")
         except (EntryReverted, UnknownEntry):
@@ -409,37 +399,37 @@ class Push:
 
     def _upload(self, table: str) -> None:
         """Stop after the file during which the entry was reverted: that client may be uploading its own by now."""
-        drafts = self._drafts[table]
+        drafts = self.drafts[table]
         for number, draft in enumerate(drafts):
             if number == len(drafts) // 2:
                 reach("push-half-uploaded")
-            self._store.files.place(table, draft.name)
-            self._store.registry.check_in_progress(table, self._entries[table])
+            self.store.files.place(table, draft.name)
+            self.store.registry.check_in_progress(table, self.entries[table])
 
     def _register(self, table: str) -> None:
         """Only segments that were read back are registered, so each registered one is readable."""
-        entry_id = self._entries[table]
+        entry_id = self.entries[table]
         infos = [
             SegmentInfo(
                 name=draft.name,
                 rows=draft.rows,
                 size_bytes=draft.size_bytes,
                 sha256=draft.sha256,
-                as_of=whole_milliseconds(self._as_of),
+                as_of=whole_milliseconds(self.as_of),
                 entry_id=entry_id,
-                head=self._heads.get(table),
+                head=self.heads.get(table),
             )
-            for draft in self._drafts[table]
+            for draft in self.drafts[table]
         ]
         for info in infos:
-            self._store.files.verify(table, info)
-        self._store.registry.register(table, entry_id, infos)
+            self.store.files.verify(table, info)
+        self.store.registry.register(table, entry_id, infos)
 
     def _remove_unregistered(self) -> None:
         """Without waiting for leases: no reader can have seen these files."""
-        for table, state in self._store.registry.read(*self._drafts).items():
-            names = [draft.name for draft in self._drafts[table]]
-            self._store.files.remove(table, missing(names, state.segments))
+        for table, state in self.store.registry.read(*self.drafts).items():
+            names = [draft.name for draft in self.drafts[table]]
+            self.store.files.remove(table, missing(names, state.segments))
 
     def _end(self) -> dict[str, SegmentNames]:
         """Switch all tables at once; return the segments that were replaced, by table."""
@@ -447,23 +437,23 @@ class Push:
         def decide(states: States) -> dict[str, Change]:
             return {table: self._ended(table, state) for table, state in states.items()}
 
-        changes = self._store.registry.update(decide, *self._entries)
+        changes = self.store.registry.update(decide, *self.entries)
         replaced = {}
-        for table, entry_id in self._entries.items():
+        for table, entry_id in self.entries.items():
             replaced[table] = changes[table].lineage.entry(entry_id).segments_from
         return replaced
 
     def _ended(self, table: str, state: TableState) -> Change:
-        entry = state.lineage.entry(self._entries[table])
+        entry = state.lineage.entry(self.entries[table])
         if entry.state is State.IN_PROGRESS and state.routed != set(entry.segments_from):
             raise PushFailed(
                 f"{table} was changed by another push while entry {entry.id} was pushed: readers would see both "
                 "snapshots.",
                 remedy="Push again, unless the other push is the newer one.",
             )
-        lost = missing(entry.segments_to, self._store.files.stored(table))
-        ended = end_replace(state.lineage, entry.id, ready=state.segments - lost, now=self._store.clock())
-        retired = retired_segments(ended.lineage, entry.segments_to, kept=self._store.policy.snapshots)
+        lost = missing(entry.segments_to, self.store.files.stored(table))
+        ended = end_replace(state.lineage, entry.id, ready=state.segments - lost, now=self.store.clock())
+        retired = retired_segments(ended.lineage, entry.segments_to, kept=self.store.policy.snapshots)
         return Change(ended.lineage, ended.deletions | (retired & state.segments))
 
     def _give_up(self, error: BaseException) -> None:
@@ -472,27 +462,27 @@ class Push:
         def decide(states: States) -> dict[str, Change]:
             changes = {}
             for table, state in states.items():
-                entry = state.lineage.entries.get(self._entries[table])
+                entry = state.lineage.entries.get(self.entries[table])
                 if entry is not None and entry.state is State.IN_PROGRESS:
                     changes[table] = revert_replace(
-                        state.lineage, entry.id, present=state.segments, now=self._store.clock(), force=True
+                        state.lineage, entry.id, present=state.segments, now=self.store.clock(), force=True
                     )
             return changes
 
         try:
-            changes = self._store.registry.update(decide, *self._entries)
+            changes = self.store.registry.update(decide, *self.entries)
             for table, change in changes.items():
-                self._store.files.remove(table, change.deletions)  # no reader can have seen them
-            for table in self._entries:
-                self._store.remove_unreferenced(table, wait=False)
+                self.store.files.remove(table, change.deletions)  # no reader can have seen them
+            for table in self.entries:
+                self.store.remove_unreferenced(table, wait=False)
         except (LakeError, KazooException, OSError) as second:
             error.add_note(f"The push could not be reverted: {second}")
 
     def _report(self, table: str, replaced: SegmentNames, removed: SegmentNames) -> PushReport:
-        drafts = self._drafts[table]
+        drafts = self.drafts[table]
         return PushReport(
             table=table,
-            entry_id=self._entries[table],
+            entry_id=self.entries[table],
             segments=tuple(draft.name for draft in drafts),
             rows=sum(draft.rows for draft in drafts),
             size_bytes=sum(draft.size_bytes for draft in drafts),
@@ -544,16 +534,7 @@ class Writer(Store):
                 drafting = Drafting(self.files.storage, table, rows, push_id, as_of, self.policy.segment_rows)
                 drafts[table] = drafting.write(spark)
             reach("push-drafted")
-            push = Push(
-                self,
-                drafts,
-                as_of=as_of,
-                force=force,
-                new_schema=new_schema,
-                heads=heads or {},
-                quotas=quotas or {},
-            )
-            reports = push.run()
+            reports = Push(self, drafts, as_of, force, new_schema, heads or {}, quotas or {}).run()
         except BaseException as error:
             with suppress(ServiceError, OSError):
                 for table in tables:

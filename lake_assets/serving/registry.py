@@ -281,29 +281,6 @@ Decide = Callable[[States], Mapping[str, Change]]
 """Decides on changes, given the states. It is called again after a lost compare-and-set."""
 
 
-@dataclass(frozen=True)
-class _TableNodes:
-    """What a server answered about a table, in this order. A node is its data and status; None if it does not exist.
-
-    path: of its lineage.
-    """
-
-    path: str
-    status_before: ZnodeStat | None
-    segments: list[str]
-    node: tuple[bytes, ZnodeStat] | None
-
-    @property
-    def is_consistent(self) -> bool:
-        """Whether the lineage was not written while the segments were read."""
-        status_after = None if self.node is None else self.node[1]
-        return self.status_before == status_after
-
-    def state(self, table: str) -> TableState:
-        version = None if self.node is None else self.node[1].version
-        return TableState(_lineage(table, self.node, self.path), version, frozenset(self.segments))
-
-
 class Registry:
     """Reads and writes the nodes of served tables. zk: a started client. cluster: their folder; None: the root."""
 
@@ -338,9 +315,9 @@ class Registry:
         for name in tables:
             checked_table(name)
         for _ in range(MAX_TRIES):
-            found = again(self._read_nodes, tables)
-            if all(nodes.is_consistent for nodes in found.values()):
-                return {name: nodes.state(name) for name, nodes in found.items()}
+            found: States | None = again(self._states, tables)
+            if found is not None:
+                return found
         raise LineageBusy(tables, MAX_TRIES)
 
     def update(self, decide: Decide, *tables: str) -> Mapping[str, Change]:
@@ -429,20 +406,23 @@ class Registry:
     def _segment_path(self, table: str, segment: str) -> str:
         return f"{self._root}{SEGMENTS}/{table}/{checked_segment(segment)}"
 
-    def _read_nodes(self, tables: Iterable[str]) -> dict[str, _TableNodes]:
-        """All is requested at once: a server answers the requests of a client in order."""
+    def _states(self, tables: Iterable[str]) -> States | None:
+        """The states of tables; None if a lineage was written while the segments were read.
+
+        All is requested at once: a server answers the requests of a client in order.
+        """
         lineage_paths = {name: self._lineage_path(name) for name in tables}
         statuses = {name: self._zk.exists_async(path) for name, path in lineage_paths.items()}
         segments = {name: self._zk.get_children_async(f"{self._root}{SEGMENTS}/{name}") for name in lineage_paths}
         nodes = {name: self._zk.get_async(path) for name, path in lineage_paths.items()}
         found = {}
-        for name in lineage_paths:
-            found[name] = _TableNodes(
-                path=lineage_paths[name],
-                status_before=answer(statuses[name]),
-                segments=_result(segments[name]) or [],
-                node=_result(nodes[name]),
-            )
+        for name, path in lineage_paths.items():
+            before, of_table, node = answer(statuses[name]), _result(segments[name]), _result(nodes[name])
+            status = None if node is None else node[1]
+            if before != status:
+                return None
+            version = None if status is None else status.version
+            found[name] = TableState(_lineage(name, node, path), version, frozenset(of_table or ()))
         return found
 
     def _commit(self, states: States, changes: Mapping[str, Change]) -> bool:

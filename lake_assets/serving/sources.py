@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import re
 import zlib
+from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from functools import partial
-from typing import TYPE_CHECKING, Protocol, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import pyarrow as pa
 from deltalake import DeltaTable
@@ -60,31 +61,30 @@ class Reading:
     head: str | None = None
 
 
-class Source(Protocol):
-    """A table of the lake that is served."""
+@dataclass(frozen=True)
+class Source(ABC):
+    """A table of the lake that is served.
 
-    @property
-    def name(self) -> str:
-        """The name of the served table."""
+    Attributes:
+        name: Of the served table.
+        table: The name of the table in the lake: core.account_state_dim.
+        frequency: How often it is pushed automatically at most: see `Served`.
+        quota_bytes: The most that all its segments may take; None: as the settings say.
+    """
 
-    @property
-    def table(self) -> str:
-        """The name of the table in the lake: core.account_state_dim."""
+    name: str
+    table: str
+    frequency: str | None = field(default=None, kw_only=True)
+    quota_bytes: int | None = field(default=None, kw_only=True)
 
-    @property
-    def frequency(self) -> str | None:
-        """How often it is pushed automatically at most: see `Served`."""
-
-    @property
-    def quota_bytes(self) -> int | None:
-        """The most that all its segments may take; None: as the settings say."""
-
+    @abstractmethod
     def head(self, catalog: Catalog) -> str | None:
         """Return an identifier that changes when there are other rows to push; None if there are none.
 
         Reads only metadata.
         """
 
+    @abstractmethod
     def read(self, catalog: Catalog) -> Reading:
         """Return the current rows.
 
@@ -95,15 +95,11 @@ class Source(Protocol):
 
 
 @dataclass(frozen=True)
-class NewestHour:
+class NewestHour(Source):
     """The newest complete hour or day of an Iceberg table in which each contains all rows. grain: of the table."""
 
-    name: str
-    table: str
     time_column: str
     grain: Grain = HOUR
-    frequency: str | None = None
-    quota_bytes: int | None = None
 
     def head(self, catalog: Catalog) -> str | None:
         """Return the snapshot and the last complete hour; None if there is none."""
@@ -151,14 +147,10 @@ class NewestHour:
 
 
 @dataclass(frozen=True)
-class WholeIceberg:
+class WholeIceberg(Source):
     """All published rows of an Iceberg table."""
 
-    name: str
-    table: str
     time_column: str
-    frequency: str | None = None
-    quota_bytes: int | None = None
 
     def head(self, catalog: Catalog) -> str | None:
         """Return the snapshot; None if the table does not exist or was never written."""
@@ -218,14 +210,10 @@ def _segments(files: Iterable[tuple[T, int]]) -> Iterator[list[T]]:
 
 
 @dataclass(frozen=True)
-class WholeDelta:
+class WholeDelta(Source):
     """All rows of a Delta table. location: its address."""
 
-    name: str
-    table: str
     location: str
-    frequency: str | None = None
-    quota_bytes: int | None = None
 
     def head(self, catalog: Catalog) -> str | None:
         """Return the version; None if the table does not exist or is empty."""
@@ -278,10 +266,10 @@ def pipeline_sources(pipeline: Pipeline) -> list[Source]:
 def _source_of(target: Target, served: Served) -> Source:
     name = served.name or target.name
     rows = served.rows or ("newest" if isinstance(target.mode, Sequential) else "all")
+    frequency, quota = served.frequency, served.quota_bytes
     if rows == "newest":
-        grain = target.grain
-        return NewestHour(name, target.table, target.time_column, grain, served.frequency, served.quota_bytes)
-    return WholeIceberg(name, target.table, target.time_column, served.frequency, served.quota_bytes)
+        return NewestHour(name, target.table, target.time_column, target.grain, frequency=frequency, quota_bytes=quota)
+    return WholeIceberg(name, target.table, target.time_column, frequency=frequency, quota_bytes=quota)
 
 
 def metrics_sources(locations: Mapping[str, str]) -> list[Source]:

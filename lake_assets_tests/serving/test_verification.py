@@ -13,7 +13,7 @@ import pytest
 from lake_assets.connections.storage import Folder
 from lake_assets.serving.errors import TableNotServed
 from lake_assets.serving.push import Rows
-from lake_assets.serving.sources import Reading
+from lake_assets.serving.sources import Reading, Source
 from lake_assets.serving.store import SegmentFiles
 from lake_assets.serving.upkeep import DamagedSegment, restore_from_copies, restore_from_source, verify_table
 from lake_assets_tests.serving.scenario import ROWS, SEGMENTS, World, now, snapshot
@@ -25,15 +25,11 @@ NO_CATALOG = cast("Catalog", None)
 
 
 @dataclass(frozen=True)
-class Numbered:
+class Numbered(Source):
     """A source whose rows and head are those of a number."""
 
-    name: str
     number: int
     pushed: int = 1
-    table: str = "core.t"
-    frequency: str | None = None
-    quota_bytes: int | None = None
 
     def head(self, catalog: Catalog) -> str:
         return str(self.number)
@@ -71,9 +67,12 @@ def test_all_that_is_stored_is_compared_and_restored_as_it_was_pushed(served: Wo
     found = verify_table(served.registry, served.files, served.table)
     assert named(found.damaged) == {seen: True, kept: False}
 
-    for changed in (Numbered(served.table, 3, 2), Numbered(served.table, 2, 3)):  # by its head, or by its rows
+    for changed in (
+        Numbered(served.table, "core.t", 3, 2),
+        Numbered(served.table, "core.t", 2, 3),
+    ):  # by its head, or by its rows
         assert not restore_from_source(served.files, NO_CATALOG, changed, found.lost, segment_rows=ROWS // SEGMENTS)
-    same = Numbered(served.table, 2, 2)
+    same = Numbered(served.table, "core.t", 2, 2)
     assert restore_from_source(served.files, NO_CATALOG, same, found.lost, segment_rows=ROWS // SEGMENTS) == {seen}
     assert served.files.drafts(served.table) == []
     assert served.seen() == [2]
