@@ -59,10 +59,11 @@ from lake_assets.incremental.engine.planning import PendingHours, pending_hours
 from lake_assets.incremental.engine.session import Session, find_written, next_wap_id
 from lake_assets.incremental.engine.session_log import (
     EXTERNAL_RUN,
-    PLAN,
     SessionLog,
     SessionRecord,
     create_tables,
+    plan_from_json,
+    plan_to_json,
     record_of,
 )
 from lake_assets.incremental.engine.state import (
@@ -571,7 +572,7 @@ class Engine:
                 "sources": _named_sources(target),
                 # An id that a caller gives may be given to several plans, but what is written belongs to one plan.
                 "wap": own_id,
-                "plan": json.loads(PLAN.dump_json(plan)),
+                "plan": plan_to_json(plan),
             }
             with state.table.transaction() as transaction:
                 transaction.set_properties({OPENED: json.dumps(opened)})
@@ -652,7 +653,7 @@ class Engine:
         if opened is not None and opened["sources"] != _named_sources(target):
             return None
         if opened is not None:
-            plan, pattern = PLAN.validate_python(opened["plan"]), opened["pattern"]
+            plan, pattern = plan_from_json(opened["plan"]), opened["pattern"]
         elif before is not None and before.state == "planned":
             plan, pattern = before.plan, before.pattern_id
         else:

@@ -1,21 +1,22 @@
 """The values that planning, sessions and their log share, and the texts for people about hours that wait. Pure.
 
 First what waits and what is committed, then the input of planning, then the plan, then the results of audits and the
-hours that they hold back, then the outcome of a session. `SessionPlan` and `AuditResult`, with all values in them, are
-stored as JSON in `etl.session`; `HeldHour`, `DeferredHour` and `Totals` in `etl.high_watermark`. Their field names
-stay: stored sessions must remain readable.
+hours that they hold back, then the outcome of a session. What waits is one map, hour → `Waiting`, in the state, in what
+a session plans, and after it; `HeldHour` and `DeferredHour` are what readers are shown of it. `SessionPlan` and
+`AuditResult`, with all values in them, are stored as JSON in `etl.session`; `HeldHour`, `DeferredHour` and `Totals` in
+`etl.high_watermark`. Their field names stay: stored sessions must remain readable.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from datetime import datetime, timedelta
 from functools import cached_property
-from itertools import groupby
+from itertools import groupby, takewhile
 from math import inf
 from operator import attrgetter
-from typing import Literal
+from typing import Any, Literal
 
 from lake_assets.base.hours import HOUR, Grain, format_hours, from_milliseconds, hour_key, parse_hour
 from lake_assets.errors import ConfigurationError
@@ -52,7 +53,7 @@ class Waiting:
         kind: Which of the kinds.
         why: The reason, for people: which snapshot of which source, or which audit.
         since_ms: Commit time of the snapshot that made it wait, milliseconds since 1970; 0 if it is not known.
-        session_id: The session that found it; of a held hour, the one that held it back last.
+        session_id: The session that found it; of a held hour, the one that held it back last. Empty in a plan.
         code_version: Of a held hour: the code version of that session.
         rows: Of a `late` hour: the rows that wait, by metadata, at most so many.
         after: Of a `late` hour: the snapshot of the source up to which the target has the rows of the hour.
@@ -65,6 +66,11 @@ class Waiting:
     code_version: str = ""
     rows: int = 0
     after: int | None = None
+
+
+def hours_of(waiting: Mapping[int, Waiting], kinds: Collection[Kind]) -> tuple[int, ...]:
+    """Return the hours that wait for any of some kinds; ascending."""
+    return tuple(sorted(hour for hour, waits in waiting.items() if waits.kind in kinds))
 
 
 @dataclass(frozen=True)
@@ -111,6 +117,15 @@ class DeferredHour:
         return from_milliseconds(self.since_ms)
 
 
+def deferred_of(waiting: Mapping[int, Waiting]) -> tuple[DeferredHour, ...]:
+    """Return the hours that wait by the policy for late rows, ascending."""
+    found = []
+    for hour in hours_of(waiting, {"late"}):
+        waits = waiting[hour]
+        found.append(DeferredHour(hour, waits.since_ms, waits.rows, waits.after))
+    return tuple(found)
+
+
 @dataclass(frozen=True)
 class LateRows:
     """Rows of some hours that were appended to the driving source, and that earlier sessions left out.
@@ -153,29 +168,25 @@ class Committed:
     span: tuple[int, int] | None = None
     chunk_hours: int = 0
 
-    def hours(self, *kinds: Kind) -> frozenset[int]:
-        """Return the hours that wait for any of some kinds."""
-        return frozenset(hour for hour, waits in self.waiting.items() if waits.kind in kinds)
-
     @cached_property
     def pending(self) -> frozenset[int]:
         """The hours that have changed and are not rebuilt yet."""
-        return self.hours(*PENDING)
+        return frozenset(hours_of(self.waiting, PENDING))
 
     @cached_property
     def skipped(self) -> frozenset[int]:
         """Late hours beyond the catch-up threshold."""
-        return self.hours("skipped")
+        return frozenset(hours_of(self.waiting, {"skipped"}))
 
     @cached_property
     def following(self) -> frozenset[int]:
         """Pending hours without changed rows of their own. They stay as published if the hour before them does."""
-        return self.hours("follows")
+        return frozenset(hours_of(self.waiting, {"follows"}))
 
     @cached_property
     def held_hours(self) -> frozenset[int]:
         """The hours that are held back. If one is also pending, it has changed since."""
-        return self.hours(*HELD)
+        return frozenset(hours_of(self.waiting, HELD))
 
     @cached_property
     def held(self) -> tuple[HeldHour, ...]:
@@ -189,11 +200,7 @@ class Committed:
     @cached_property
     def deferred(self) -> tuple[DeferredHour, ...]:
         """Those of the pending hours that wait by the policy for late rows, ascending."""
-        found = []
-        for hour in sorted(self.hours("late")):
-            waits = self.waiting[hour]
-            found.append(DeferredHour(hour, waits.since_ms, waits.rows, waits.after))
-        return tuple(found)
+        return deferred_of(self.waiting)
 
     @property
     def built_by(self) -> tuple[OlderCode, ...]:
@@ -202,11 +209,6 @@ class Committed:
             return self.older
         of_older = [range(first, last + 1) for first, last, _ in self.older]
         return tuple(sorted([*self.older, *((*part, self.code_version) for part in cut(self.span, of_older))]))
-
-    def why(self, hour: int) -> str:
-        """Return why an hour is pending, for people."""
-        waits = self.waiting.get(hour)
-        return waits.why if waits is not None and waits.why and waits.kind != "retry" else "changed before"
 
     def with_changed(self, hours: Mapping[int, str]) -> Committed:
         """Return the same, with some hours (hour → reason) changed. A held hour stays held, and is tried again."""
@@ -268,7 +270,7 @@ def capped(through: int | None, held: Iterable[int], before: int | None) -> int 
     return min([through, *(hour - 1 for hour in held if before is None or hour > before)])
 
 
-def due_at(deferred: Iterable[DeferredHour], late: Defer | None) -> datetime | None:
+def due_at(deferred: Iterable[DeferredHour | Waiting], late: Defer | None) -> datetime | None:
     """Return the moment from which on the deferred hours are built; None if none waits."""
     since = [each.since_ms for each in deferred]
     if late is None or not since:
@@ -438,7 +440,7 @@ class Cost:
 
 @dataclass(frozen=True)
 class SessionPlan:
-    """One planned unit of work of one target. Hours are ascending in all fields.
+    """One planned unit of work of one target. Hours are ascending, wherever they are.
 
     Attributes:
         process: The target's table, `namespace.name`.
@@ -448,11 +450,8 @@ class SessionPlan:
             `none` (no rows; only the watermarks and complete-through move).
         sources: The snapshots of each source that the session covers.
         hours: The hours to build, with reasons.
-        pending: The hours that will be pending after the session in any case.
-        skipped: The hours that will be skipped because of the session.
-        follows: Hours without changed rows of their own. Those that are not in `pending` will be pending, too, unless
-            the last planned hour comes out as it was published.
-        held: Hours that an audit holds back and that are not planned. An append leaves out their rows.
+        waiting: Hour → why it waits after the session, besides hours that were skipped before. Those in `conditional`
+            do so only if the last planned hour comes out changed.
         changed_through: Up to this hour, inclusive, only rows of entities that changed are recomputed, and those of
             others are taken as published. None: all rows are recomputed.
         complete_through: The target's complete-through after the session; None leaves it.
@@ -462,9 +461,7 @@ class SessionPlan:
         notes: What else a person should know: compactions that were skipped, hours that were left out.
         code_version: The target's code version when the session was planned.
         starts_anew: Whether the session forgets what the target had committed, and reads its sources from the start.
-        deferred: Those of the pending hours that wait by the policy for late rows. An append leaves out their rows.
         late_rows: What an append reads besides the new snapshots: rows that have waited and are due.
-        reasons: Hour → why it changed, for the hours that wait after the session.
     """
 
     process: str
@@ -473,10 +470,7 @@ class SessionPlan:
     load: Literal["append", "overwrite", "none"]
     sources: tuple[SourceRange, ...]
     hours: tuple[PlannedHour, ...]
-    pending: tuple[int, ...] = ()
-    skipped: tuple[int, ...] = ()
-    follows: tuple[int, ...] = ()
-    held: tuple[int, ...] = ()
+    waiting: Mapping[int, Waiting] = field(default_factory=dict)
     changed_through: int | None = None
     complete_through: int | None = None
     processing_uris: tuple[Mapping[str, object], ...] = ()
@@ -484,14 +478,52 @@ class SessionPlan:
     notes: tuple[str, ...] = ()
     code_version: str = ""
     starts_anew: bool = False
-    deferred: tuple[DeferredHour, ...] = ()
     late_rows: tuple[LateRows, ...] = ()
-    reasons: Mapping[int, str] = field(default_factory=dict)
 
     @property
     def hour_numbers(self) -> tuple[int, ...]:
         """The planned hours, without reasons."""
         return tuple(p.hour for p in self.hours)
+
+    @cached_property
+    def conditional(self) -> frozenset[int]:
+        """Hours that only follow from the last planned one: they wait if it comes out changed, and not otherwise."""
+        last = self.hours[-1].hour if self.hours else inf
+        after = (hour for hour in hours_of(self.waiting, PENDING) if hour > last)
+        return frozenset(takewhile(lambda hour: self.waiting[hour].kind == "follows", after))
+
+    @property
+    def pending(self) -> tuple[int, ...]:
+        """The hours that will be pending after the session in any case."""
+        return tuple(hour for hour in hours_of(self.waiting, PENDING) if hour not in self.conditional)
+
+    @property
+    def skipped(self) -> tuple[int, ...]:
+        """The hours that will be skipped because of the session."""
+        return hours_of(self.waiting, {"skipped"})
+
+    @property
+    def follows(self) -> tuple[int, ...]:
+        """Hours without changed rows of their own, which wait for those before them."""
+        return hours_of(self.waiting, {"follows"})
+
+    @property
+    def held(self) -> tuple[int, ...]:
+        """Hours that an audit holds back and that are not planned."""
+        return hours_of(self.waiting, HELD)
+
+    @property
+    def deferred(self) -> tuple[DeferredHour, ...]:
+        """Those of the pending hours that wait by the policy for late rows."""
+        return deferred_of(self.waiting)
+
+    def document(self) -> dict[str, Any]:
+        """Return the plan for JSON: of what waits, the hours of each kind, and why."""
+        lists = ("pending", "skipped", "follows", "held", "deferred")
+        found = {each.name: getattr(self, each.name) for each in fields(self) if each.name != "waiting"}
+        found |= {name: getattr(self, name) for name in lists}
+        waits = sorted({*self.pending, *self.skipped, *self.follows})
+        return {**found, "reasons": {hour: self.waiting[hour].why for hour in waits}}
 
     def landings(self, *, waited: bool = True) -> list[tuple[str, int]]:
         """Return landing date and hour of each landing partition to read. waited: also of rows that have waited."""
@@ -511,7 +543,7 @@ class SessionPlan:
     @property
     def left_out(self) -> tuple[int, ...]:
         """The hours whose rows an append leaves out: those that an audit holds back, and those that are deferred."""
-        return *self.held, *(each.hour for each in self.deferred)
+        return hours_of(self.waiting, {*HELD, "late"})
 
     @property
     def source_rows(self) -> float:
@@ -522,7 +554,7 @@ class SessionPlan:
     @property
     def waits_for_next_session(self) -> frozenset[int]:
         """The pending hours but those that wait by the policy for late rows: the next session is to build them."""
-        return frozenset(self.pending).difference(each.hour for each in self.deferred)
+        return frozenset(self.pending).difference(hours_of(self.waiting, {"late"}))
 
     @property
     def envelope(self) -> tuple[int, int] | None:
@@ -534,8 +566,7 @@ class SessionPlan:
     def without(self, hours: Collection[int]) -> SessionPlan:
         """Return the same plan, with some hours held back."""
         kept = tuple(p for p in self.hours if p.hour not in hours)
-        held = {*self.held, *hours}
-        return replace(self, hours=kept, held=tuple(sorted(held)))
+        return replace(self, hours=kept, waiting={**self.waiting, **dict.fromkeys(hours, Waiting("held"))})
 
     def __str__(self) -> str:
         return f"{self.process}: {self.load} {format_hours(self.hour_numbers) or 'no hours'}"

@@ -18,6 +18,7 @@ from typing import Literal
 from lake_assets.base.hours import format_hours, from_milliseconds, hour_key, milliseconds, ranges
 from lake_assets.incremental.declaration import Mode, Sequential, Stateful, Stateless
 from lake_assets.incremental.engine.model import (
+    HELD,
     Committed,
     Cost,
     Decision,
@@ -35,6 +36,7 @@ from lake_assets.incremental.engine.model import (
     capped,
     check_none_held,
     cut,
+    deferred_of,
     due_at,
     hours_are_independent,
     reloads_all,
@@ -85,48 +87,64 @@ def plan(inputs: PlanningInput, *, acknowledge: bool = False) -> Decision:
     if last is None:
         return _no_session(inputs, "wait", _why_none_is_complete(inputs))
 
-    # What has changed: now, or before. The hours after a held hour were rebuilt then: only the held one is left.
+    # What waits or has changed now is due, unless it is not complete, too old, held back, or waits for more late rows.
     fresh = changed_hours(inputs)
-    deferred = deferred_hours(inputs)
-    changed = fresh | {hour: _why_pending(committed, hour) for hour in pending - held}
-
-    # What is due, and what is not: hours that are not complete, too old, held back, or that wait for more late rows.
-    later = {hour for hour in changed if hour > last}
+    late = deferred_hours(inputs)
     first_within = _first_within_threshold(inputs)
-    too_late = {hour for hour in changed if hour < first_within} - pending - held
-    within = {hour: why for hour, why in changed.items() if hour not in later and hour not in too_late}
+    waiting: dict[int, Waiting] = {}
+    within: dict[int, str] = {}
+    later: list[int] = []
+    for hour in sorted({*committed.waiting, *fresh}):
+        is_pending = hour in pending and hour not in held
+        if hour in late:
+            waiting[hour] = replace(late[hour], why=late[hour].why or fresh.get(hour, ""))
+        elif hour not in fresh and not is_pending:
+            if hour in held:
+                waiting[hour] = committed.waiting[hour]
+        elif hour > last:
+            waiting[hour] = _waits(inputs, hour, "changed", fresh)
+            later.append(hour)
+        elif hour < first_within and hour not in pending and hour not in held:
+            waiting[hour] = _waits(inputs, hour, "skipped", fresh)
+        else:
+            within[hour] = _why_pending(committed.waiting[hour]) if is_pending else fresh[hour]
     affected = within if hours_are_independent(mode) else _range_from(inputs, within, int(last))
-    skipped = too_late - affected.keys()
-    due = {hour: changed.get(hour, affected[hour]) for hour in sorted(affected.keys() - held - deferred.keys())}
-    waiting = later | (held & (affected.keys() | pending)) | deferred.keys()
+    for hour in held & affected.keys():
+        waiting[hour] = _waits(inputs, hour, "changed", fresh)
+    reasons = {**affected, **fresh, **within}
+    due = {hour: reasons[hour] for hour in sorted(affected.keys() - held)}
+
     through = _next_complete_through(inputs)
     load: Literal["append", "overwrite", "none"]
     build: dict[int, str] = {}
-    follows: set[int] = set()
-    late: tuple[LateRows, ...] | None = None
+    waited: tuple[LateRows, ...] | None = None
     if due:
         # An hour that only follows from others is rebuilt if the hour before it comes out changed.
         only_follow = committed.following - fresh.keys() if isinstance(mode, Sequential) else frozenset[int]()
-        now, rest, follows = _first_chunk(inputs, due, grain.whole(changed.keys() - only_follow))
+        own = {*fresh, *(pending - held)} - only_follow
+        now, rest, follows = _first_chunk(inputs, due, grain.whole(own))
         build = {hour: due[hour] for hour in now}
-        waiting |= rest
+        waiting = {hour: waits for hour, waits in waiting.items() if hour not in build}
+        for hour in rest:
+            waiting[hour] = _waits(inputs, hour, "follows" if hour in follows else "changed", {**due, **fresh})
         if isinstance(mode, Stateless) and all(each.appends_only and not each.earlier.exist for each in inputs.changes):
-            late = late_rows(inputs, due)
-        load = "overwrite" if late is None else "append"
+            waited = late_rows(inputs, due)
+        load = "overwrite" if waited is None else "append"
         if isinstance(mode, Sequential) and max(now) < max(due):
             through = None  # until its last chunk is built, the new hours of a sequential target do not exist yet
     else:
         # New rows that lie in no hour, or that wait, are read all the same: the bad ones are quarantined.
         appends = isinstance(mode, Stateless) and all(each.appends_only for each in inputs.changes)
-        appends = appends and (bool(deferred) or not fresh) and any(each.rows_added for each in inputs.changes)
+        appends = appends and (bool(late) or not fresh) and any(each.rows_added for each in inputs.changes)
         has_compactions = any(each.since is not None and each.snapshots for each in inputs.changes) and not later
-        moves = bool(appends or affected or skipped or through is not None or has_compactions)
-        moves = moves and (not deferred or through is not None)
+        skips = any(waits.kind == "skipped" for waits in waiting.values())
+        moves = bool(appends or affected or skips or through is not None or has_compactions)
+        moves = moves and (not late or through is not None)
         load = "append" if appends else "none"
         retried = [
             each
             for each in committed.held
-            if each.hour <= last and (each.hour in waiting or each.code_version != inputs.code_version)
+            if each.hour <= last and (waiting[each.hour].kind == "retry" or each.code_version != inputs.code_version)
         ]
         if retried and not (moves and appends):
             partition = grain.whole([retried[0].hour])
@@ -134,29 +152,26 @@ def plan(inputs: PlanningInput, *, acknowledge: bool = False) -> Decision:
             load = "overwrite"
             for hour in sorted(partition):
                 build[hour] = f"{fresh.get(hour, reason)}; was held back by {retried[0].why}"
-            waiting -= partition
+                waiting.pop(hour, None)
             through = _next_complete_through(inputs, built=partition)
         elif not moves and not (acknowledge and any(each.moved for each in inputs.changes)):
-            if deferred:
-                why = wait_in_words(deferred.values(), inputs.late, grain)
-                return _no_session(inputs, "wait", why, deferred.values())
+            if late:
+                deferred = deferred_of(late)
+                return _no_session(inputs, "wait", wait_in_words(deferred, inputs.late, grain), deferred)
             if later:
                 hours = f"{grain.name}s {grain.format_hours(later)}"
                 return _no_session(inputs, "wait", f"{hours} wait for {_incomplete_sources(inputs, min(later))}")
             names = ", ".join(each.source for each in inputs.changes)
             return _no_session(inputs, "idle", f"no new snapshot of {names}")
-    return _session(
-        inputs,
-        load,
-        build,
-        {**due, **fresh},
-        waiting=waiting,
-        skipped=skipped,
-        follows=follows,
-        deferred=deferred.values(),
-        late=late or (),
-        complete_through=through,
-    )
+    return _session(inputs, load, build, waiting, late=waited or (), complete_through=through)
+
+
+def _waits(inputs: PlanningInput, hour: int, kind: Kind, reasons: Mapping[int, str]) -> Waiting:
+    """Return why an hour waits after a session. A held hour stays held, and one that has waited keeps its reason."""
+    known = inputs.committed.waiting.get(hour)
+    if known is None:
+        return Waiting(kind, reasons.get(hour, ""))
+    return Waiting("retry" if known.kind in HELD else kind, known.why)
 
 
 def plan_rebuild(inputs: PlanningInput, hours: Collection[int], *, present: Collection[int], token: str) -> Decision:
@@ -190,8 +205,7 @@ def plan_rebuild(inputs: PlanningInput, hours: Collection[int], *, present: Coll
         starts += [] if committed.last_built is None else [committed.last_built + 1]
     elif not hours_are_independent(mode):
         # Hours after a held hour were already built from the sources.
-        overdue = committed.pending.union(committed.skipped, unread) - committed.held_hours
-        starts = [*wanted.intersection(overdue)]
+        starts = [*wanted.intersection(committed.pending.union(committed.skipped, unread) - committed.held_hours)]
     if starts:
         wanted.update(range(min(starts), int(last) + 1))
     last_buildable = last_buildable_hour(inputs)
@@ -201,18 +215,20 @@ def plan_rebuild(inputs: PlanningInput, hours: Collection[int], *, present: Coll
         waits_for = _incomplete_sources(inputs, min(left_out))
         return NoSession("wait", f"{grain.format_hours(left_out)} cannot be rebuilt yet: {waits_for}")
     check_none_held(inputs.process, mode, committed.held, first=min(rebuilt))
-    waiting = {*committed.pending, *unread}
-    if not hours_are_independent(mode) and waiting - committed.held_hours and committed.last_built is not None:
-        waiting.update(range(min(waiting - committed.held_hours), committed.last_built + 1))
-    waiting -= rebuilt
+    # A first rebuild reads beyond the rows that wait, so their hours cannot be appended to.
+    overdue = {*unread, *committed.following, *(committed.pending if is_first else ())}
+    changed = committed.pending.union(unread) - committed.held_hours
+    if not hours_are_independent(mode) and changed and committed.last_built is not None:
+        overdue.update(range(min(changed), committed.last_built + 1))
+    waiting = {hour: committed.waiting[hour] for hour in committed.pending.union(committed.held_hours) - rebuilt}
+    for hour in overdue - rebuilt:
+        waiting[hour] = _waits(inputs, hour, "changed", fresh)
     return _session(
         inputs,
         "overwrite",
         dict.fromkeys(sorted(rebuilt), "a rebuild was requested"),
-        fresh,
+        waiting,
         kind="rebuild",
-        waiting=waiting,
-        deferred=() if is_first else [each for each in committed.deferred if each.hour in waiting],
         # A first rebuild leaves out hours. Only a sequential target has none before the last one that it rebuilds.
         complete_through=max(rebuilt) if is_first and isinstance(mode, Sequential) else None,
         notes=[f"left out, not complete yet: {grain.format_hours(left_out)}"] if left_out else [],
@@ -309,11 +325,10 @@ def changed_hours(inputs: PlanningInput) -> dict[int, str]:
     return reasons
 
 
-def _why_pending(committed: Committed, hour: int) -> str:
-    waits = committed.waiting[hour]
+def _why_pending(waits: Waiting) -> str:
     if waits.kind == "late":
         return f"late rows, deferred since {from_milliseconds(waits.since_ms):%Y-%m-%d %H:%M} UTC, are due"
-    return committed.why(hour)
+    return waits.why or "changed before"
 
 
 def _first_within_threshold(inputs: PlanningInput) -> float:
@@ -353,9 +368,7 @@ def _range_from(inputs: PlanningInput, changed: Collection[int], last: int) -> d
 def _first_chunk(
     inputs: PlanningInput, due: Mapping[int, str], changed: frozenset[int]
 ) -> tuple[list[int], set[int], set[int]]:
-    """Return the hours of the next session; those that wait for a later one; and those that only follow from others.
-
-    The latter wait, too, if the session changes its last hour.
+    """Return the hours of the next session; those that wait for later ones; and which of these only follow from others.
 
     A range that is too long is cut only if some of its hours were built before. New hours come first, all of them in
     one session. In a sequential target they come last: an hour must not be built on a state that is known to be wrong.
@@ -399,16 +412,14 @@ def _first_chunk(
         return everything
     if not isinstance(mode, Sequential):
         return now, rest, set()
-    # If this chunk changes nothing at its end, the next hours stay as published, up to one that has changed itself.
-    next_changed = min(rest & changed, default=inf)
-    return now, {*new} & changed | {hour for hour in rest if hour >= next_changed}, rest - changed
+    return now, {*new} & changed | rest, rest - changed
 
 
 # Late rows that wait
 
 
-def deferred_hours(inputs: PlanningInput) -> dict[int, DeferredHour]:
-    """Return the changed hours that are not built now, by the policy for late rows.
+def deferred_hours(inputs: PlanningInput) -> dict[int, Waiting]:
+    """Return the changed hours that are not built now, by the policy for late rows, and how many rows wait; ascending.
 
     An hour may wait if the target was complete through it, it is old enough, and all that changed it are appended rows.
     Deletions, corrections and everything that a history does not show in full are never deferred. All hours that wait
@@ -421,7 +432,7 @@ def deferred_hours(inputs: PlanningInput) -> dict[int, DeferredHour]:
     last = inputs.start - 1
     if before is not None and newest is not None:
         last = grain.complete(min(before, newest - late.older_than_hours))
-    found = {each.hour: each for each in inputs.committed.deferred}
+    found = {hour: waits for hour, waits in inputs.committed.waiting.items() if waits.kind == "late"}
     # An hour that is pending without such a record lacks more than the rows that are new.
     urgent = {*inputs.committed.held_hours, *inputs.committed.pending.difference(found)}
     watermark = inputs.changes[0].since
@@ -436,7 +447,7 @@ def deferred_hours(inputs: PlanningInput) -> dict[int, DeferredHour]:
             urgent |= touched - old
             since_ms = min(snapshot.committed_at_ms, milliseconds(now))
             for hour in old:
-                each = found.get(hour, DeferredHour(hour, since_ms, 0, after))
+                each = found.get(hour) or Waiting("late", since_ms=since_ms, after=after)
                 found[hour] = replace(each, since_ms=min(each.since_ms, since_ms))
             for file in snapshot.added:
                 rows = file.rows_by_hour
@@ -487,13 +498,9 @@ def _session(
     inputs: PlanningInput,
     load: Literal["append", "overwrite", "none"],
     hours: Mapping[int, str],
-    fresh: Mapping[int, str],
+    waiting: Mapping[int, Waiting],
     *,
     kind: Literal["session", "rebuild"] = "session",
-    waiting: Collection[int],
-    skipped: Collection[int] = (),
-    follows: Collection[int] = (),
-    deferred: Collection[DeferredHour] = (),
     late: tuple[LateRows, ...] = (),
     complete_through: int | None,
     notes: Iterable[str] = (),
@@ -508,12 +515,8 @@ def _session(
         load: How the hours are written. An append of too many hours becomes an overwrite: the new snapshots have the
             rows of the other hours, too.
         hours: Hour → reason, for the hours to build, ascending.
-        fresh: Hour → reason, for the hours that have changed now, or follow from one that has.
+        waiting: Hour → why it waits afterwards.
         kind: Of the session. A rebuild reads the sources as they were read before: its cost is not known.
-        waiting: Hours that will be pending.
-        skipped: Hours that will be skipped.
-        follows: Hours that only follow from others: pending, too, unless the last hour comes out unchanged.
-        deferred: Those of the waiting hours that wait by the policy for late rows.
         late: What an append reads besides the new snapshots.
         complete_through: The target's complete-through after the session; None if it stays.
         notes: The notes of a rebuild.
@@ -521,13 +524,7 @@ def _session(
     """
     committed, grain, mode = inputs.committed, inputs.grain, inputs.mode
     is_rebuild = kind == "rebuild"
-    still_held = () if is_rebuild else tuple(each for each in committed.held if each.hour not in hours)
-    notes = [*notes] if is_rebuild else _notes(inputs, skipped, {*follows} - {*waiting}, still_held, deferred)
-    reasons = {}
-    for hour in sorted({*waiting, *skipped, *follows}):
-        reasons[hour] = committed.waiting[hour].why if hour in committed.waiting else fresh.get(hour, "")
-
-    limit = inputs.max_hours
+    limit, left = inputs.max_hours, ""
     if reloads_all(mode) and committed.last_built is not None:
         # Each session begins with the hours of the threshold again, so it has to go beyond them.
         limit += sum(hour <= committed.last_built for hour in hours)
@@ -538,10 +535,10 @@ def _session(
             in_order.sort(key=lambda hour: (hour <= complete, hour))
         now = grain.whole(in_order[:limit])
         rest = [hour for hour in hours if hour not in now]
-        load, late, waiting = "overwrite", (), {*waiting, *rest}
+        load, late = "overwrite", ()
+        waiting = {**waiting, **{hour: _waits(inputs, hour, "changed", hours) for hour in rest}}
         complete_through = _if_later(inputs, complete_through, rest)
-        reasons |= {hour: hours[hour] for hour in rest}
-        notes.append(f"{len(rest):,} more hours wait for the next sessions: each builds {limit:,} at most")
+        left = f"{len(rest):,} more hours wait for the next sessions: each builds {limit:,} at most"
         hours = {hour: why for hour, why in hours.items() if hour in now}
 
     sources = []
@@ -568,28 +565,25 @@ def _session(
         )
     parts = [inputs.process, kind, load, str(complete_through), str(inputs.revision), token]
     parts += [f"{each.source}:{each.table_uuid}:{each.from_snapshot_id}:{each.to_snapshot_id}" for each in sources]
-    parts += [format_hours(found) for found in (hours, waiting, skipped, follows)]
-    digest = hashlib.sha256("|".join(parts).encode()).hexdigest()
-    return SessionPlan(
+    planned = SessionPlan(
         process=inputs.process,
-        session_id=f"{inputs.process.split('.')[-1]}-{digest[:ID_DIGITS]}",
+        session_id="",
         kind=kind,
         load=load,
         sources=tuple(sources),
         hours=tuple(PlannedHour(hour, why) for hour, why in hours.items()),
-        pending=tuple(sorted(waiting)),
-        skipped=tuple(sorted(skipped)),
-        follows=tuple(sorted(follows)),
-        held=tuple(each.hour for each in still_held),
+        waiting=dict(sorted(waiting.items())),
         complete_through=complete_through,
         processing_uris=tuple(uris),
         cost=Cost(len(added), sum(file.rows for file in added), sum(file.bytes for file in added)),
-        notes=tuple(notes),
         code_version=inputs.code_version,
-        deferred=tuple(deferred),
         late_rows=late,
-        reasons=reasons,
     )
+    parts += [format_hours(found) for found in (hours, planned.pending, planned.skipped, planned.follows)]
+    digest = hashlib.sha256("|".join(parts).encode()).hexdigest()
+    notes = [*notes] if is_rebuild else _notes(inputs, planned)
+    session_id = f"{inputs.process.split('.')[-1]}-{digest[:ID_DIGITS]}"
+    return replace(planned, session_id=session_id, notes=(*notes, left) if left else tuple(notes))
 
 
 def processing_uris(source: SourceChanges, hours: Collection[int] | None = None) -> list[dict[str, object]]:
@@ -621,13 +615,7 @@ def processing_uris(source: SourceChanges, hours: Collection[int] | None = None)
     return [places[values] for values in sorted(places)] + sorted(files, key=lambda uri: str(uri.get("file")))
 
 
-def _notes(
-    inputs: PlanningInput,
-    skipped: Collection[int],
-    follows: Collection[int],
-    held: tuple[HeldHour, ...],
-    deferred: Collection[DeferredHour],
-) -> list[str]:
+def _notes(inputs: PlanningInput, planned: SessionPlan) -> list[str]:
     grain = inputs.grain
     notes = []
     for source in inputs.changes:
@@ -640,15 +628,17 @@ def _notes(
         if source.how == "rewound":
             what = "the head does not descend from the watermark; the hours of all files that differ are rebuilt"
             notes.append(f"{source.source}: {what}")
-    if follows:
+    if planned.conditional:
         condition = f"but only if the last {grain.name} of this session comes out changed"
-        notes.append(f"{grain.format_hours(follows)}: recomputed next, {condition}")
-    if skipped:
-        notes.append(f"skipped, beyond the catch-up threshold, open to a backfill: {grain.format_hours(skipped)}")
+        notes.append(f"{grain.format_hours(planned.conditional)}: recomputed next, {condition}")
+    if planned.skipped:
+        hours = grain.format_hours(planned.skipped)
+        notes.append(f"skipped, beyond the catch-up threshold, open to a backfill: {hours}")
+    held = [each for each in inputs.committed.held if each.hour in planned.waiting]
     if held:
         notes.append(verdicts_in_words(held, grain))
-    if deferred:
-        notes.append(wait_in_words(deferred, inputs.late, grain))
+    if planned.deferred:
+        notes.append(wait_in_words(planned.deferred, inputs.late, grain))
     return notes
 
 
@@ -674,30 +664,26 @@ def committed_after(
         held: The hours that the session held back instead.
     """
     last_planned = planned.hour_numbers[-1] if planned.hours else None
-    follows = () if last_planned in unchanged else planned.follows
-    pending = {*planned.pending, *follows}
-    kinds: dict[int, Kind] = dict.fromkeys(before.skipped.union(planned.skipped).difference(built), "skipped")
-    kinds |= dict.fromkeys(pending, "changed")
-    for hour in pending.intersection(planned.follows):
-        # The hour after the last planned one has an earlier state that changed: it must be rebuilt in any case.
-        if last_planned is None or hour > last_planned + 1:
-            kinds[hour] = "follows"
+    stays = last_planned in unchanged
     since_ms = max((source.to_timestamp_ms for source in planned.sources), default=0)
-    waiting: dict[int, Waiting] = {}
-    for hour, kind in kinds.items():
-        known = before.waiting.get(hour)
-        found = Waiting(kind, planned.reasons.get(hour, ""), since_ms, planned.session_id)
-        waiting[hour] = known if known is not None and known.kind == kind else found
-    # Of those that waited before, another process may have changed what the target has since: the plan knows.
-    for late in planned.deferred:
-        if late.hour in pending:
-            why = waiting[late.hour].why
-            waiting[late.hour] = Waiting(
-                "late", why, late.since_ms, planned.session_id, rows=late.rows, after=late.after
-            )
-    for stays in (*(each for each in before.held if each.hour not in built), *held):
-        kind = "retry" if stays.hour in pending else "held"
-        waiting[stays.hour] = Waiting(kind, stays.why, since_ms, stays.session_id, stays.code_version)
+    waiting = {hour: before.waiting[hour] for hour in before.skipped.difference(built)}
+    for hour, waits in planned.waiting.items():
+        known, kind = before.waiting.get(hour), waits.kind
+        if kind == "follows" and last_planned == hour - 1:
+            kind = "changed"  # the state before it has changed: it must be rebuilt in any case
+        if stays and hour in planned.conditional:
+            continue
+        if kind == "late":
+            session_id = known.session_id if known is not None and known.kind == kind else planned.session_id
+            waiting[hour] = replace(waits, session_id=session_id)
+        elif known is not None and kind in HELD:
+            waiting[hour] = replace(known, kind=kind)
+        elif known is not None and known.kind == kind:
+            waiting[hour] = known
+        else:
+            waiting[hour] = Waiting(kind, waits.why, since_ms, planned.session_id)
+    for each in held:
+        waiting[each.hour] = Waiting("held", each.why, since_ms, each.session_id, each.code_version)
 
     through = capped(planned.complete_through, [each.hour for each in held], before.complete_through)
     through = max((each for each in (before.complete_through, through) if each is not None), default=None)
@@ -711,7 +697,7 @@ def committed_after(
         code_version=planned.code_version if planned.hours else before.code_version,
         older=_older_code(before, planned, built),
         span=(min(span), max(span)) if span else None,
-        chunk_hours=len(planned.hours) if follows else 0,
+        chunk_hours=len(planned.hours) if planned.follows and not stays else 0,
     )
 
 

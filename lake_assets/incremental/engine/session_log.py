@@ -17,11 +17,12 @@ from __future__ import annotations
 import json
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from datetime import datetime
 from typing import Any, Literal
 
 from pydantic import TypeAdapter
+from pydantic_core import to_jsonable_python
 from pyiceberg.catalog import Catalog
 from pyiceberg.conversions import from_bytes
 from pyiceberg.exceptions import CommitFailedException
@@ -50,6 +51,7 @@ from lake_assets.incremental.engine.model import (
     Committed,
     DeferredHour,
     HeldHour,
+    Kind,
     PlannedHour,
     SessionPlan,
     SessionReport,
@@ -163,8 +165,11 @@ EXTERNAL_RUN = "lake session"
 
 FINISHED = ("published", "committed")
 
+STORED_KINDS: Mapping[str, Kind] = {"skipped": "skipped", "pending": "changed", "follows": "follows", "held": "held"}
+"""List of hours in a stored plan → why they wait."""
+
 Row = Mapping[str, Any]
-PLAN: TypeAdapter[SessionPlan] = TypeAdapter(SessionPlan)
+PLAN: TypeAdapter[SessionPlan] = TypeAdapter(SessionPlan)  # but what waits: see `plan_from_json`
 _AUDITS: TypeAdapter[tuple[AuditResult, ...]] = TypeAdapter(tuple[AuditResult, ...])
 
 
@@ -477,8 +482,7 @@ def record_of(state: State) -> SessionRecord:
         load=log["load"],
         sources=tuple(sources),
         hours=tuple(PlannedHour(hour, log["why"]) for hour in hours),
-        pending=tuple(sorted(state.committed.pending)),
-        skipped=tuple(sorted(state.committed.skipped)),
+        waiting=state.committed.waiting,
         complete_through=state.committed.complete_through,
         code_version=state.committed.code_version,
     )
@@ -540,8 +544,28 @@ def session_row(record: SessionRecord) -> dict[str, Any]:
         "code_version": plan.code_version,
         "started_at": record.started_at,
         "ended_at": record.ended_at,
-        "plan": PLAN.dump_json(plan).decode(),
+        "plan": json.dumps(plan_to_json(plan)),
     }
+
+
+def plan_to_json(plan: SessionPlan) -> dict[str, Any]:
+    """Return a plan as it is stored."""
+    stored: dict[str, Any] = to_jsonable_python(plan.document())
+    return stored
+
+
+def plan_from_json(stored: Mapping[str, Any]) -> SessionPlan:
+    """Return a stored plan. Those of older versions lack some fields."""
+    kinds: dict[int, Kind] = {}
+    for name, kind in STORED_KINDS.items():
+        kinds |= dict.fromkeys(stored[name], kind)
+    kinds |= dict.fromkeys({*stored["held"]}.intersection(stored["pending"]), "retry")
+    reasons = stored.get("reasons", {})
+    waiting = {hour: Waiting(kinds[hour], reasons.get(str(hour), "")) for hour in sorted(kinds)}
+    for late in stored.get("deferred", ()):
+        hour, since_ms, rows, after = (late[name] for name in ("hour", "since_ms", "rows", "after"))
+        waiting[hour] = Waiting("late", waiting[hour].why, since_ms, rows=rows, after=after)
+    return replace(PLAN.validate_python(stored), waiting=waiting)
 
 
 def _date_and_hour(hour: int | None) -> tuple[str | None, int | None]:
@@ -562,7 +586,7 @@ def _processing_hours(plan: SessionPlan) -> tuple[int | None, int | None]:
 def _session_record(row: Row) -> SessionRecord:
     same = ("state", "revision", "run_id", "started_at", "ended_at", "rows_read", "rows_written")
     return SessionRecord(
-        plan=PLAN.validate_json(row["plan"]),
+        plan=plan_from_json(json.loads(row["plan"])),
         pattern_id=row["etl_pattern_id"],
         staged_snapshot_id=row["staged_snapshot_id"],
         published_snapshot_id=row["published_snapshot_id"],

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, is_dataclass
+from dataclasses import dataclass, fields, is_dataclass
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from rich.console import Console
@@ -201,8 +201,10 @@ def _cell(value: object) -> Text:
 
 
 def _plain(value: Any, field: str = "") -> Any:
-    if is_dataclass(value) and not isinstance(value, type):
-        value = asdict(value)
+    if hasattr(value, "document"):
+        value = value.document()
+    elif is_dataclass(value):
+        value = {each.name: getattr(value, each.name) for each in fields(value)}
     if isinstance(value, Mapping):
         return {name: _plain(inner, name) for name, inner in value.items()}
     if isinstance(value, (list, tuple, set, frozenset)):

@@ -11,7 +11,7 @@ from lake_assets.base.hours import hour_key
 from lake_assets.incremental.dagster.asset_specs import materializations, report_metadata
 from lake_assets.incremental.dagster.assets import incremental_definitions
 from lake_assets.incremental.dagster.lake_resource import LAKE
-from lake_assets.incremental.engine.model import PlannedHour, SessionPlan, SessionReport, SourceRange
+from lake_assets.incremental.engine.model import PlannedHour, SessionPlan, SessionReport, SourceRange, Waiting
 from lake_assets_tests.incremental.clicks import CLICKS, START, at, click_fact, click_state
 
 SIGNUPS = "core.signup_fact"
@@ -25,7 +25,7 @@ def test_a_session_is_shown_with_its_figures() -> None:
         load="append",
         sources=(SourceRange("raw.signups", "u", None, 5029430249498484569, 1, 0, None),),
         hours=(PlannedHour(START + 2, "append 5029430249498484569"),),
-        skipped=(START,),
+        waiting={START: Waiting("skipped")},
         notes=("compaction 7 was skipped",),
     )
     report = SessionReport(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from hashlib import sha256
 from typing import Any
 
@@ -20,8 +20,10 @@ from lake_assets.incremental.engine.model import (
     PlanningInput,
     SessionPlan,
     SourceRange,
+    Waiting,
 )
 from lake_assets.incremental.engine.planning import plan, plan_rebuild
+from lake_assets.incremental.engine.session_log import plan_from_json, plan_to_json
 from lake_assets.incremental.engine.source_changes import SnapshotChange, SourceChanges, Totals, Watermark
 
 HOUR = parse_hour("2026-01-01-05:00")
@@ -55,10 +57,12 @@ PLAN = SessionPlan(
         ),
     ),
     hours=(PlannedHour(HOUR, "append 2 of raw.signups"),),
-    pending=(HOUR + 1,),
-    skipped=(HOUR - 11,),
-    follows=(HOUR + 2,),
-    held=(HOUR + 3,),
+    waiting={
+        HOUR - 11: Waiting("skipped"),
+        HOUR + 1: Waiting("changed"),
+        HOUR + 2: Waiting("follows"),
+        HOUR + 3: Waiting("held"),
+    },
     changed_through=HOUR,
     complete_through=HOUR,
     processing_uris=({"landing_date": "2026-01-01", "landing_hour": 5, "batch_id": "b"},),
@@ -87,13 +91,32 @@ STORED_HELD = {"hour": HOUR, "why": "audit unique_key: 3 repeated", "session_id"
 
 
 def test_a_stored_plan_is_read_as_it_was_planned() -> None:
-    adapter = TypeAdapter(SessionPlan)
-    assert adapter.validate_json(STORED_PLAN) == PLAN
-    added_since: dict[str, Any] = {"starts_anew": False, "deferred": [], "late_rows": [], "reasons": {}}
-    stored = {**json.loads(STORED_PLAN), **added_since}
-    stored["sources"][0]["from_timestamp_ms"] = None
-    assert json.loads(adapter.dump_json(PLAN)) == stored
+    assert plan_from_json(json.loads(STORED_PLAN)) == PLAN
     assert PLAN.landings() == [("2026-01-01", 5)], "though its source is not named"
+
+
+def test_a_stored_plan_has_lists_of_the_hours_that_wait_and_why() -> None:
+    stored = {**json.loads(STORED_PLAN), "starts_anew": False, "deferred": [], "late_rows": []}
+    stored["sources"][0]["from_timestamp_ms"] = None
+    stored["follows"].append(HOUR + 4)
+    stored["reasons"] = {str(hour): "" for hour in (HOUR - 11, HOUR + 1, HOUR + 2)} | {str(HOUR + 4): "another"}
+    stored["pending"].extend([HOUR + 2, HOUR + 4])  # an hour before them waits in any case
+    plan = replace(PLAN, waiting={**PLAN.waiting, HOUR + 4: Waiting("follows", "another")})
+    assert plan_to_json(plan) == stored
+    assert plan_from_json(stored) == plan
+
+
+def test_a_stored_plan_says_which_of_its_hours_wait_for_late_rows_or_are_held() -> None:
+    stored = json.loads(STORED_PLAN)
+    stored |= {"pending": [HOUR + 1, HOUR + 3, HOUR + 5], "reasons": {str(HOUR + 1): "append 2", str(HOUR + 5): "3"}}
+    stored["deferred"] = [{"hour": HOUR + 5, "since_ms": 7, "rows": 3, "after": 1}]
+    assert plan_from_json(stored).waiting == {
+        HOUR - 11: Waiting("skipped"),
+        HOUR + 1: Waiting("changed", "append 2"),
+        HOUR + 2: Waiting("follows"),
+        HOUR + 3: Waiting("retry"),
+        HOUR + 5: Waiting("late", "3", 7, rows=3, after=1),
+    }
 
 
 def test_stored_audit_results_and_held_hours_are_read() -> None:

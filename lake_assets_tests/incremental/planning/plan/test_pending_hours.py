@@ -6,7 +6,8 @@ from lake_assets.incremental.engine.model import Committed, NoSession, PlannedHo
 from lake_assets.incremental.engine.planning import PendingHours, pending_hours
 
 IDLE = NoSession("idle", "no new snapshot of raw.a")
-DUE = SessionPlan("core.t", "t-1", "session", "append", (), (PlannedHour(5, "append 1"),), pending=(8,))
+HOURS = (PlannedHour(5, "append 1"),)
+DUE = SessionPlan("core.t", "t-1", "session", "append", (), HOURS, waiting={8: Waiting("changed")})
 
 
 def test_nothing_waits_if_a_target_is_idle_and_has_no_pending_hour() -> None:
