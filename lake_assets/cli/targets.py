@@ -110,7 +110,7 @@ def _check_table(option: str, named: str | None, found: str, variable: str) -> N
     Raises:
         UsageError: It is another one.
     """
-    from lake_assets.incremental.engine.undeclared import is_name_of
+    from lake_assets.incremental.declaration.model import is_name_of
 
     if named is not None and not is_name_of(named, found):
         raise UsageError(

@@ -49,6 +49,11 @@ def require_name(pattern: re.Pattern[str], value: str, what: str) -> None:
         )
 
 
+def is_name_of(name: str, table: str) -> bool:
+    """Whether a table has a name, with or without its namespace; a slash stands for the dot, as in asset keys."""
+    return name.replace("/", ".") in (table, table.rpartition(".")[2])
+
+
 def require_column(value: str, what: str) -> None:
     """Check the name of a column of a table that another program may have created. Raises `ConfigurationError`."""
     if not isinstance(value, str) or not value:

@@ -32,6 +32,7 @@ from lake_assets.incremental.declaration.model import (
     Target,
     Topic,
     check_whole_hours,
+    is_name_of,
     require_columns,
     require_described,
     require_name,
@@ -560,10 +561,7 @@ class Pipeline:
 
     def find_target(self, name: str) -> Target | None:
         """Return a target by its table, or by its name without the namespace; None if there is no such target."""
-        for target in self.targets:
-            if name.replace("/", ".") in (target.table, target.name):
-                return target
-        return None
+        return next((target for target in self.targets if is_name_of(name, target.table)), None)
 
     def refuse_broken(self, name: str = "") -> None:
         """Raise the error of a declaration that cannot be used, if one may declare a table.

@@ -14,7 +14,7 @@ from __future__ import annotations
 import json
 import re
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -89,6 +89,7 @@ SESSION_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.:-]{0,127}")
 """An id of a session that a caller gives."""
 
 OnSession = Callable[[SessionReport], object]
+OnOvertaken = Callable[[Exception], object]
 
 Item = TypeVar("Item")
 
@@ -100,14 +101,11 @@ class Progress(Protocol):
         """Return the items."""
 
 
-MAX_ATTEMPTS = 3
-"""How often a session is planned anew because main has moved meanwhile."""
-
-MAX_OVERTAKEN = 20
-"""How often in a row a target's session may be overtaken by other processes before the target fails."""
+MAX_OVERTAKEN = 30
+"""How often a session is planned anew because another process has overtaken it."""
 
 OVERTAKEN_SECONDS = 0.2
-"""Pause after a session was overtaken; it grows by as much each time in a row."""
+"""Pause after a session was overtaken again; it grows by as much each time."""
 
 SHORTENED_EVERY = 50
 """Number of sessions of a target after which the histories of its tables are shortened."""
@@ -120,7 +118,7 @@ STRAYS = "lake.strays"
 """Snapshot property: how many rows this snapshot deleted because no session would ever have overwritten them."""
 
 
-def _unseen(report: SessionReport) -> None:
+def _unseen(found: object) -> None:
     """Do nothing."""
 
 
@@ -237,6 +235,7 @@ class Engine:
         force: bool = False,
         deferred: bool = False,
         run_id: str = "",
+        on_overtaken: OnOvertaken = _unseen,
     ) -> SessionReport | NoSession:
         """Plan and run the next session of a target.
 
@@ -247,6 +246,7 @@ class Engine:
             force: Also run a session that builds more than a day beyond the newest rows.
             deferred: Also build hours that wait by the policy for late rows.
             run_id: Recorded with a new session.
+            on_overtaken: Called with the error when another process has overtaken the session again.
 
         Raises:
             AuditFailed: A blocking audit failed; nothing is published.
@@ -270,7 +270,7 @@ class Engine:
                 heads = wanted = None
             return deleted
 
-        return self._run(target, decide, run_id=run_id, guard=guard)
+        return self._run(target, decide, run_id=run_id, guard=guard, on_overtaken=on_overtaken)
 
     def acknowledge(self, target: Target, *, run_id: str = "") -> SessionReport | NoSession:
         """Move the watermark of a waiting target to the heads of its sources; hours that changed become pending."""
@@ -284,8 +284,9 @@ class Engine:
         run_id: str,
         read: Callable[[], State] | None = None,
         guard: Callable[[Decision], bool] | None = None,
+        on_overtaken: OnOvertaken = _unseen,
     ) -> SessionReport | NoSession:
-        """Plan and run a session.
+        """Plan and run a session; where another process overtakes it, plan it anew.
 
         Args:
             decide: Plans it.
@@ -296,32 +297,38 @@ class Engine:
             AuditFailed: A blocking audit failed; nothing is published.
             PublishConflict: Others move main all the time.
         """
-        conflicts = 0
+        overtaken = 0
         while True:
-            began = time.perf_counter()
-            state = read() if read else self.state(target)
-            if self._prepare(target, state):
-                continue
-            self.log.complete(state)
-            decision = decide(state)
-            if (guard or self.erasure_guard.delete_erased_rows)(decision):
-                continue
-            if isinstance(decision, NoSession):
-                return decision
-            session = Session(self, target, state, decision, run_id)
-            session.seconds["plan"] = time.perf_counter() - began
-            reach("after-planned")
             try:
-                report = session.run()
-            except PublishConflict:
-                conflicts += 1
-                if conflicts == MAX_ATTEMPTS:
+                began = time.perf_counter()
+                state = read() if read else self.state(target)
+                if self._prepare(target, state):
+                    continue
+                self.log.complete(state)
+                decision = decide(state)
+                if (guard or self.erasure_guard.delete_erased_rows)(decision):
+                    continue
+                if isinstance(decision, NoSession):
+                    return decision
+                session = Session(self, target, state, decision, run_id)
+                session.seconds["plan"] = time.perf_counter() - began
+                reach("after-planned")
+                try:
+                    report = session.run()
+                except (AuditFailed, *OVERTAKEN):
                     raise
+                except Exception as error:  # of the user's code, of Spark or of a library
+                    if not is_machines_fault(error):
+                        session.remember_error(error)
+                    raise
+            except OVERTAKEN as error:
+                overtaken += 1
+                if overtaken > MAX_OVERTAKEN:
+                    raise
+                if overtaken > 1:
+                    on_overtaken(error)
+                    time.sleep(OVERTAKEN_SECONDS * overtaken)
                 continue
-            except Exception as error:  # of the user's code, of Spark or of a library
-                if not isinstance(error, (AuditFailed, *OVERTAKEN)) and not is_machines_fault(error):
-                    session.remember_error(error)
-                raise
             if (state.highest + 1) % SHORTENED_EVERY == 0:
                 self._shorten_histories(target)
             return report
@@ -433,7 +440,7 @@ class Engine:
         """
         reports: list[SessionReport] = []
         left, pending = frozenset(wanted), frozenset[int]()
-        overtaken, first = 0, False
+        first = False
 
         def next_rebuild(state: State) -> Decision:
             nonlocal pending, first
@@ -445,17 +452,9 @@ class Engine:
             return self.planner_for(target).rebuild(state, left & pending, run_id=run_id, reset=False)
 
         while left or not reports:
-            try:
-                found = self._run(target, next_rebuild, run_id=run_id, read=None if reports else read)
-            except OVERTAKEN:
-                overtaken += 1
-                if not reports or overtaken > MAX_OVERTAKEN:
-                    raise
-                time.sleep(OVERTAKEN_SECONDS * overtaken)
-                continue
+            found = self._run(target, next_rebuild, run_id=run_id, read=None if reports else read)
             if isinstance(found, NoSession):
                 return merged(reports) if reports else found
-            overtaken = 0
             reports.append(found)
             on_session(found)
             plan = found.plan
@@ -495,31 +494,28 @@ class Engine:
         Args:
             why: The beginning of the session's id.
         """
-        for _ in range(MAX_ATTEMPTS):
-            state = self.state(target, accept_rollback=True)
-            if state.table is None or not state.watermarks:
-                return state
-            if self._prepare(target, state):
+        for attempt in iceberg.retrying(PublishConflict):
+            with attempt:
                 state = self.state(target, accept_rollback=True)
-            assert state.table is not None
-            self.log.complete(state)
-            start = self.pipeline.start_hour
-            found = outside_changes(state, target, start).hours
-            after = after_session(
-                state,
-                carrying_plan(state, why),
-                state.committed.with_changed({hour: found[hour] for hour in found if hour >= start}),
-                pattern_id=target.mode.pattern_id,
-                run_id=run_id,
-                started_at=self.clock(),
-            )
-            try:
-                stored = commit_state(self.catalog, state.table, after, None)
-            except PublishConflict:
-                continue
-            self.log.add(record_of(stored), stored)
-            return stored
-        raise PublishConflict(target.table, expected=None, found=None)
+                if state.table is None or not state.watermarks:
+                    break
+                if self._prepare(target, state):
+                    state = self.state(target, accept_rollback=True)
+                assert state.table is not None
+                self.log.complete(state)
+                start = self.pipeline.start_hour
+                found = outside_changes(state, target, start).hours
+                after = after_session(
+                    state,
+                    carrying_plan(state, why),
+                    state.committed.with_changed({hour: found[hour] for hour in found if hour >= start}),
+                    pattern_id=target.mode.pattern_id,
+                    run_id=run_id,
+                    started_at=self.clock(),
+                )
+                state = commit_state(self.catalog, state.table, after, None)
+                self.log.add(record_of(state), state)
+        return state
 
     def open_session(
         self, target: Target, *, run_id: str = EXTERNAL_RUN, session_id: str | None = None
@@ -812,61 +808,43 @@ def catch_up(
     """
     wanted = {target.table for target in targets}
     in_order = [target for target in engine.pipeline.in_order() if target.table in wanted]
-    run = partial(engine.run, again=again, force=force, deferred=deferred, run_id=run_id)
-    outcomes: list[Outcome] = []
-    with engine.log.batch():
-        for outcome, error in _run_due_sessions(engine, in_order, run):
-            outcomes.append(outcome)
-            if report is not None:
-                report(outcome)
-            if error is not None and on_error is not None:
-                on_error(error)
-    return outcomes
-
-
-def _run_due_sessions(
-    engine: Engine, targets: Sequence[Target], run: Callable[..., SessionReport | NoSession]
-) -> Iterator[tuple[Outcome, Exception | None]]:
-    """Yield each outcome, with the error that it comes from."""
     derived = {target.table for target in engine.pipeline.targets}
-    names = {source.table for target in targets for source in target.sources}
+    names = {source.table for target in in_order for source in target.sources}
     raw_heads = present_heads(engine.catalog, engine.pipeline, sorted(names - derived))
-    for target in targets:
-        name, sources = target.table, [source.table for source in target.sources]
-        try:
-            heads = raw_heads | present_heads(
-                engine.catalog, engine.pipeline, [each for each in sources if each in derived]
-            )
-            up_to = {each: heads[each] for each in sources if each in heads}
-            overtaken = 0
-            result: SessionReport | NoSession | None = None
-            while not isinstance(result, NoSession):
-                try:
-                    result = run(target, up_to=up_to)
-                except OVERTAKEN as error:
-                    overtaken += 1
-                    if overtaken > MAX_OVERTAKEN:
-                        raise
-                    problem = error.problem if isinstance(error, LakeError) else str(error)
-                    yield Outcome(name, overtaken=f"another process was faster: {problem}"), None
-                    time.sleep(OVERTAKEN_SECONDS * overtaken)
-                    continue
-                overtaken = 0
+    outcomes: list[Outcome] = []
+
+    def ended(outcome: Outcome) -> None:
+        outcomes.append(outcome)
+        if report is not None:
+            report(outcome)
+
+    def overtaken(name: str, error: Exception) -> None:
+        problem = error.problem if isinstance(error, LakeError) else str(error)
+        ended(Outcome(name, overtaken=f"another process was faster: {problem}"))
+
+    with engine.log.batch():
+        for target in in_order:
+            name, sources = target.table, {source.table for source in target.sources}
+            try:
+                heads = raw_heads | present_heads(engine.catalog, engine.pipeline, sorted(sources & derived))
+                run = partial(engine.run, target, again=again, force=force, deferred=deferred, run_id=run_id)
+                up_to = {each: heads[each] for each in sources if each in heads}
+                while isinstance(found := run(up_to=up_to, on_overtaken=partial(overtaken, name)), SessionReport):
+                    held = verdicts_in_words(found.held, target.grain)
+                    ended(Outcome(name, report=found, failure=str(hours_held(name, held)) if held else None))
                 failure = None
-                if isinstance(result, SessionReport):
-                    if result.held:
-                        failure = str(hours_held(name, verdicts_in_words(result.held, target.grain)))
-                    yield Outcome(name, report=result, failure=failure), None
-                else:
-                    if result.kind in REMEDIES:
-                        failure = str(ErrorText(f"{name}: {result.reason}.", REMEDIES[result.kind]))
-                    yield Outcome(name, waiting=result, failure=failure), None
-        except Exception as error:  # also of Spark and of libraries: the other targets go on
-            is_machines = is_machines_fault(error)
-            found = describe(error)
-            if name not in found.problem and not is_machines:
-                found = ErrorText(f"{name}: {found.problem}", found.remedy)
-            is_changed = isinstance(error, (TargetGone, TargetRolledBack))
-            yield Outcome(name, failure=str(found), problem=found.problem if is_changed else None), error
-            if is_machines:
-                return
+                if found.kind in REMEDIES:
+                    failure = str(ErrorText(f"{name}: {found.reason}.", REMEDIES[found.kind]))
+                ended(Outcome(name, waiting=found, failure=failure))
+            except Exception as error:  # also of Spark and of libraries: the other targets go on
+                is_machines = is_machines_fault(error)
+                text = describe(error)
+                if name not in text.problem and not is_machines:
+                    text = ErrorText(f"{name}: {text.problem}", text.remedy)
+                is_changed = isinstance(error, (TargetGone, TargetRolledBack))
+                ended(Outcome(name, failure=str(text), problem=text.problem if is_changed else None))
+                if on_error is not None:
+                    on_error(error)
+                if is_machines:
+                    break
+    return outcomes

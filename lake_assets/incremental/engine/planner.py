@@ -29,7 +29,7 @@ from lake_assets.errors import (
     suggestion,
 )
 from lake_assets.incremental.declaration import Pipeline, Source, Stateless, Target
-from lake_assets.incremental.declaration.model import VALID_THROUGH
+from lake_assets.incremental.declaration.model import VALID_THROUGH, is_name_of
 from lake_assets.incremental.engine import iceberg, planning, publish
 from lake_assets.incremental.engine.columns import check_target, check_time_columns, load_source
 from lake_assets.incremental.engine.iceberg import (
@@ -207,14 +207,13 @@ def declare_complete(
         UsageError: The name is not one raw table, or the hour is earlier than the present one, without `force`.
         TableMissing: The table does not exist.
     """
-    wanted = name.replace("/", ".")
     known = [each.table for each in pipeline.raw]
-    if pipeline.find_target(wanted) is not None:
+    if pipeline.find_target(name) is not None:
         remedy = f"Name a raw table: {', '.join(known)}."
-        raise UsageError(f"{wanted} is a target: its sessions set its complete-through.", remedy=remedy)
-    named = [each.table for each in pipeline.raw if wanted in (each.table, each.table.split(".")[1])]
+        raise UsageError(f"{name} is a target: its sessions set its complete-through.", remedy=remedy)
+    named = [table for table in known if is_name_of(name, table)]
     if len(named) != 1:
-        pipeline.refuse_broken(wanted)
+        pipeline.refuse_broken(name)
         raise UsageError(f"There is no raw table {name!r}.", remedy=suggestion(name, known))
     (raw,) = named
     table = iceberg.load(catalog, raw)

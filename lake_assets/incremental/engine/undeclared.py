@@ -20,6 +20,7 @@ from lake_assets.base.hours import Grain
 from lake_assets.connections.catalog import table_names
 from lake_assets.errors import UsageError, suggestion
 from lake_assets.incremental.declaration import Mode, Pipeline, RawTable, Source, Stateful, Stateless, Target
+from lake_assets.incremental.declaration.model import is_name_of
 from lake_assets.incremental.engine import iceberg
 from lake_assets.incremental.engine.audits import source_target_counts
 from lake_assets.incremental.engine.erasures import ERASURE
@@ -258,11 +259,6 @@ def _check_agrees(catalog: Catalog, pipeline: Pipeline, target: Target, named: N
 
 
 # Names
-
-
-def is_name_of(name: str, table: str) -> bool:
-    """Whether a table has a name, with or without its namespace."""
-    return name.replace("/", ".") in (table, table.rpartition(".")[2])
 
 
 def _only(name: str, known: Collection[str], where: str) -> str:

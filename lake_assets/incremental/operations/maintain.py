@@ -22,6 +22,7 @@ from tenacity import Retrying, retry_if_exception, stop_after_attempt, wait_rand
 from lake_assets.connections.catalog import HIGH_WATERMARK_TABLE, SESSION_TABLE
 from lake_assets.errors import UsageError, suggestion, text_of
 from lake_assets.incremental.declaration import Pipeline
+from lake_assets.incremental.declaration.model import is_name_of
 from lake_assets.incremental.engine import iceberg, publish
 from lake_assets.incremental.engine.erasures import ERASURE
 from lake_assets.incremental.engine.iceberg import (
@@ -144,16 +145,15 @@ class Maintainer:
             UsageError: No table, or more than one, has this name.
         """
         known = tables_of(self.engine.pipeline, self.engine.catalog.properties)
-        wanted = name.replace("/", ".")
-        raw = self.engine.pipeline.raw_table(wanted)
-        if raw is not None and raw.exists_already:
+        found = [table for table in known if is_name_of(name, table)]
+        foreign = [raw.table for raw in self.engine.pipeline.raw if raw.exists_already and is_name_of(name, raw.table)]
+        if foreign and not found:
             raise UsageError(
-                f"{wanted} belongs to the program that has created it, and is not maintained here.",
+                f"{foreign[0]} belongs to the program that has created it, and is not maintained here.",
                 remedy="Maintain it with that program. The declaration names no columns of it.",
             )
-        found = [table for table in known if wanted in (table, table.split(".")[1])]
         if len(found) != 1:
-            self.engine.pipeline.refuse_broken(wanted)
+            self.engine.pipeline.refuse_broken(name)
             raise UsageError(f"There is no table {name!r}.", remedy=suggestion(name, known))
         return found[0]
 

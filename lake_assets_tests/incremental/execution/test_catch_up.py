@@ -119,6 +119,7 @@ def test_a_call_that_is_overtaken_goes_on_and_notes_it(engine: Engine, catalog: 
     found = catch_up(engine, CLICKS.targets)
     assert [(o.table, bool(o.overtaken), o.report is not None, o.failure) for o in found] == [
         ("core.click_fact", True, False, None),
+        ("core.click_fact", True, False, None),
         ("core.click_fact", False, True, None),
         ("core.click_fact", False, False, None),
         ("core.click_state", False, True, None),
