@@ -6,7 +6,7 @@ import hashlib
 import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import fields, replace
 from datetime import timedelta
 from typing import Any
 
@@ -38,13 +38,20 @@ from lake_assets.incremental.engine import audits
 from lake_assets.incremental.sql.files import (
     Declaration,
     PinotTable,
-    SourceAttributes,
     SourceTableAttributes,
     SqlText,
     StoredColumns,
     TableAttributes,
 )
 from lake_assets.incremental.sql.query import RESERVED, SqlTransform
+
+AS_WRITTEN = (
+    *("key", "time_column", "quarantine_limit", "owners", "grain", "timezone", "descriptions", "late"),
+    "renamed_from",
+)
+"""Attributes of a table that `incremental_asset` takes as they are written."""
+
+RAW = {each.name for each in fields(RawTable)}
 
 MODES: Mapping[str, Callable[..., Mode]] = {"stateless": Stateless, "stateful": Stateful, "sequential": Sequential}
 
@@ -80,22 +87,14 @@ def target_of(declaration: Declaration, sql: SqlText, stored: StoredColumns) -> 
         declare = incremental_asset(
             mode=mode,
             sources=sources_of(declaration),
-            key=attributes.key,
-            time_column=attributes.time_column,
             columns=stored.columns,
             audits=audits,
             namespace=attributes.table.rpartition(".")[0],
-            quarantine_limit=attributes.quarantine_limit,
             code_version=attributes.code_version or _code_version(attributes, query_code(sql.text)),
-            owners=attributes.owners,
             lineage={**stored.lineage, **attributes.lineage},
             max_delay=delay,
-            grain=attributes.grain,
-            timezone=attributes.timezone,
-            descriptions=attributes.descriptions,
             served=served,
-            late=attributes.late,
-            renamed_from=attributes.renamed_from,
+            **{name: getattr(attributes, name) for name in AS_WRITTEN},
         )
         target = declare(SqlTransform(attributes, sql, tuple(stored.columns)))
     before = attributes.code_version or _code_version(attributes, sql.text)
@@ -112,27 +111,13 @@ def raw_tables_of(declaration: Declaration) -> list[RawTable]:
     attributes = declaration.attributes
     if isinstance(attributes, SourceTableAttributes):
         with located(declaration):
-            return [_raw_table(attributes, landed_column=attributes.landed_column)]
+            return [RawTable(**{name: getattr(attributes, name) for name in RAW})]
     found = []
     for number, source in enumerate(attributes.sources):
         if source.columns:
-            with located(declaration, "sources", number):
-                found.append(_raw_table(source))
+            with located(declaration, "sources", number):  # its landed_column says how the target reads it
+                found.append(RawTable(**{name: getattr(source, name) for name in RAW - {"landed_column"}}))
     return found
-
-
-def _raw_table(declared: SourceTableAttributes | SourceAttributes, *, landed_column: str | None = None) -> RawTable:
-    return RawTable(
-        declared.table,
-        columns=declared.columns,
-        time_column=declared.time_column,
-        description=declared.description,
-        descriptions=declared.descriptions,
-        complete_after=declared.complete_after,
-        feed=declared.feed,
-        landed_column=landed_column,
-        renamed_from=declared.renamed_from,
-    )
 
 
 def mode_of(declaration: Declaration) -> Mode:
@@ -228,20 +213,11 @@ def sources_of(declaration: Declaration) -> list[Source]:
         names.add(name)
         with located(declaration, "sources", number):
             require_name(IDENTIFIER, name, f"The name of {source.table} in the SQL")
-        rules = tuple(Rule(reason, where) for reason, where in source.rules.items())
-        with located(declaration, "sources", number):
-            found.append(
-                Source(
-                    source.table,
-                    time_column=source.time_column,
-                    key=source.key,
-                    rules=rules,
-                    landed_column=source.landed_column,
-                    keep=source.keep,
-                    order_by=tuple(source.order_by) if isinstance(source.order_by, list) else source.order_by,
-                    deleted=source.deleted,
-                )
-            )
+            written = {each.name: getattr(source, each.name) for each in fields(Source)}
+            written["rules"] = tuple(Rule(reason, where) for reason, where in source.rules.items())
+            if isinstance(source.order_by, list):
+                written["order_by"] = tuple(source.order_by)
+            found.append(Source(**written))
     return found
 
 
@@ -297,15 +273,15 @@ def _check_audit_columns(declaration: Declaration, audits: Sequence[Audit], colu
 
 def _code_version(attributes: TableAttributes, query: str | Sequence[str]) -> str:
     """Return a hash of everything that decides which rows are built and published. The version before hashed text."""
-    built = attributes.model_dump(include={"mode", "sources", "audits", "quarantine_limit", "columns"})
-    for source in built["sources"]:
-        for name in ("renamed_from", "descriptions", "complete_after", "feed"):  # they change no row
-            del source[name]
-        if source["landed_column"] is None:
-            del source["landed_column"]  # the versions that sessions have recorded know no such attribute
-        if source["keep"] == "first":  # its hash stays what it was before a source could keep anything else
-            for name in ("keep", "order_by", "deleted"):
-                del source[name]
+    built: dict[str, Any] = {"mode": attributes.mode, "sources": []}
+    for source in attributes.sources:
+        # The hash stays what it was before a source had some of these: in this order, without those that are not used.
+        names = ["table", "time_column", "key", "landed_column", "rules", "name", "keep", "order_by", "deleted"]
+        unused = {"landed_column"} if source.landed_column is None else set()
+        unused |= {"keep", "order_by", "deleted"} if source.keep == "first" else set()
+        names = [name for name in (*names, "columns", "description") if name not in unused]
+        built["sources"].append({name: getattr(source, name) for name in names})
+    built |= {name: getattr(attributes, name) for name in ("audits", "columns", "quarantine_limit")}
     hashed = repr((query, built))
     return hashlib.sha256(hashed.encode()).hexdigest()[:CODE_VERSION_DIGITS]
 

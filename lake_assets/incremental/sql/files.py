@@ -96,28 +96,35 @@ def _hour_key(text: str) -> str:
 Start = Annotated[str, AfterValidator(_hour_key)]
 
 
-class SourceAttributes(Attributes):
-    """A table that the SQL reads."""
+class RawAttributes(Attributes):
+    """What `RawTable` has, by the names that it has there."""
 
     table: str = Field(description="The table, namespace.name.")
     time_column: str = Field(description="The column of the row's own time; a timestamptz.")
-    key: str | None = Field(None, description="The column that, with the time, identifies a row of a raw table.")
     landed_column: str | None = Field(
         None, description="The column of the time when a row landed, of a table that another program has made."
     )
+    columns: dict[str, str] = Field(
+        {}, description="Column → Iceberg type, without the four landing columns; none for a table that exists."
+    )
+    renamed_from: dict[str, str] = Field({}, description="Column → its former name, which lake migrate renames.")
+    description: str = Field("", description="Of the raw table; shown in Dagster.")
+    descriptions: dict[str, str] = Field({}, description="Column of the raw table → what is in it.")
+    complete_after: str | None = Field(
+        None, description="How much later than the end of a complete hour an event is: 30 minutes; or valid-through."
+    )
+    feed: Feed = Field(None, description="The topic that the raw table is landed from; false: none.")
+
+
+class SourceAttributes(RawAttributes):
+    """A table that the SQL reads; with columns, also the declaration of that raw table."""
+
+    key: str | None = Field(None, description="The column that, with the time, identifies a row of a raw table.")
     rules: dict[str, str] = Field({}, description="Reason → SQL condition. Rows for which it is true are quarantined.")
     name: str | None = Field(None, description="Its name in the SQL; default: the table without its namespace.")
     keep: Literal["first", "last", "all"] = Field("first", description="Which rows of one key count.")
     order_by: str | list[str] | None = Field(None, description="The columns that order the versions of a key.")
     deleted: str | None = Field(None, description="SQL condition. A version for which it is true deletes the key.")
-    columns: dict[str, str] = Field(
-        {}, description="Column → Iceberg type. Declares the raw table here, without its four landing columns."
-    )
-    renamed_from: dict[str, str] = Field({}, description="Column → its former name, which lake migrate renames.")
-    description: str = Field("", description="Of the raw table, if columns declare it here.")
-    descriptions: dict[str, str] = Field({}, description="Column of that raw table → what is in it.")
-    complete_after: str | None = Field(None, description="Of that raw table: how late its events may be.")
-    feed: Feed = Field(None, description="Of that raw table: the topic that it is landed from; false: none.")
 
     @property
     def sql_name(self) -> str:
@@ -184,22 +191,9 @@ class TableAttributes(Attributes):
         return self.mode if isinstance(self.mode, str) else next(iter(self.mode), "")
 
 
-class SourceTableAttributes(Attributes):
+class SourceTableAttributes(RawAttributes):
     """A raw table that another program writes: the attributes of `lake_assets.SourceTable`."""
 
-    table: str = Field(description="The table, namespace.name.")
-    columns: dict[str, str] = Field(
-        {}, description="Column → Iceberg type, without the four landing columns; none for a table that exists."
-    )
-    renamed_from: dict[str, str] = Field({}, description="Column → its former name, which lake migrate renames.")
-    time_column: str = Field(description="The column of the row's own time; a timestamptz.")
-    description: str = Field("", description="Shown in Dagster.")
-    descriptions: dict[str, str] = Field({}, description="Column → what is in it.")
-    landed_column: str | None = Field(None, description="The column of the time when a row landed, if it exists.")
-    complete_after: str | None = Field(
-        None, description="How much later than the end of a complete hour an event is: 30 minutes; or valid-through."
-    )
-    feed: Feed = Field(None, description="The topic that it is landed from; false: none.")
     subjects: dict[str, list[str]] = Field({}, description="Subject of erasure → the columns that contain its id.")
     start: Start | None = Field(None, description="The first event hour of the pipeline; default: LAKE_START.")
 
@@ -452,7 +446,8 @@ def _invalid(
     name = ".".join(map(str, location))
     if unknown:
         models = [_NESTED[part] for part in location[:-1] if isinstance(part, str) and part in _NESTED]
-        known = (models or [ATTRIBUTES[kind]])[-1].__annotations__
+        model = (models or [ATTRIBUTES[kind]])[-1]
+        known = getattr(model, "model_fields", model.__annotations__)
         remedy = suggestion(str(location[-1]), tuple(known))
         return ConfigurationError(f"{place}: there is no attribute {name!r}.", remedy=remedy)
     mistake = first.get("ctx", {}).get("error")
