@@ -558,8 +558,8 @@ def plan_from_json(stored: Mapping[str, Any]) -> SessionPlan:
     """Return a stored plan. Those of older versions lack some fields."""
     kinds: dict[int, Kind] = {}
     for name, kind in STORED_KINDS.items():
-        kinds |= dict.fromkeys(stored[name], kind)
-    kinds |= dict.fromkeys({*stored["held"]}.intersection(stored["pending"]), "retry")
+        kinds |= dict.fromkeys(stored.get(name, ()), kind)
+    kinds |= dict.fromkeys({*stored.get("held", ())}.intersection(stored.get("pending", ())), "retry")
     reasons = stored.get("reasons", {})
     waiting = {hour: Waiting(kinds[hour], reasons.get(str(hour), "")) for hour in sorted(kinds)}
     for late in stored.get("deferred", ()):

@@ -93,6 +93,9 @@ STORED_HELD = {"hour": HOUR, "why": "audit unique_key: 3 repeated", "session_id"
 def test_a_stored_plan_is_read_as_it_was_planned() -> None:
     assert plan_from_json(json.loads(STORED_PLAN)) == PLAN
     assert PLAN.landings() == [("2026-01-01", 5)], "though its source is not named"
+    lists = ("pending", "skipped", "follows", "held")
+    first = {name: value for name, value in json.loads(STORED_PLAN).items() if name not in lists}
+    assert plan_from_json(first) == replace(PLAN, waiting={})
 
 
 def test_a_stored_plan_has_lists_of_the_hours_that_wait_and_why() -> None:
