@@ -399,10 +399,25 @@ class Settings(BaseSettings):
         """The address of the catalog."""
         return self.catalog_uri or f"sqlite:///{self.home / 'catalog.db'}"
 
-    @property
-    def landing_manifest_address(self) -> str:
-        """The address of the manifest of landed files; see `landing_manifest_uri`."""
-        return self.landing_manifest_uri or f"sqlite:///{self.home / 'landing.db'}"
+    def landing_manifest_address(self, zone: str) -> str:
+        """Return the address of the manifest of a zone; see `landing_manifest_uri`.
+
+        Without `{zone}` in it, zone `a` has what all zones of an earlier version shared, and the other one a file
+        beside it, in SQLite, or a schema of its own.
+        """
+        address = self.landing_manifest_uri or f"sqlite:///{self.home / 'landing.db'}"
+        if "{zone}" in address or zone == "a":
+            return address.replace("{zone}", zone)
+        from sqlalchemy import make_url
+
+        url = make_url(address)
+        if url.get_backend_name() == "sqlite":
+            path = Path(str(url.database))
+            url = url.set(database=str(path.with_name(f"{path.stem}-{zone}{path.suffix}")))
+        else:
+            options = f"{url.query.get('options', '')} -csearch_path=landing_{zone}".strip()
+            url = url.update_query_dict({"options": options})
+        return url.render_as_string(hide_password=False)
 
     @property
     def landing_folder(self) -> Path:

@@ -644,21 +644,25 @@ class FileRows:
         """Let the landed ends of a file's partitions follow from the files that are left, after it was discarded."""
         topic = parse_shard(file.shard).topic
         mark_changed(self._connection, DEAD_LETTERS if file.holds_dead_letters else ENDS, file.zone)
-        for partition, (first, _) in file.ranges.items():
+        for partition, (first, last) in file.ranges.items():
             place = {"zone": file.zone, "topic": topic, "partition": partition}
-            if file.holds_dead_letters:
-                self._connection.execute(sa.delete(DEAD_LETTERS).filter_by(**place, first=first))
-                continue
-            last = self._connection.execute(
+            with_rows = (
                 sa.select(sa.func.max(RANGES.c.last))
                 .join(FILES, SAME_FILE)
                 .where(FILES.c.zone == file.zone, FILES.c.topic == topic, RANGES.c.partition == partition)
                 .where(FILES.c.verdict != "quarantined", FILES.c.shards != NOT_SHARDED)
-            ).scalar()
-            if last is None:
+            )
+            if file.holds_dead_letters:
+                # Beside rows that have landed, nobody reads these offsets again: that they are missing must be known.
+                beside = with_rows.where(RANGES.c.first <= last, RANGES.c.last >= first)
+                if self._connection.execute(beside).scalar() is None:
+                    self._connection.execute(sa.delete(DEAD_LETTERS).filter_by(**place, first=first))
+                continue
+            end = self._connection.execute(with_rows).scalar()
+            if end is None:
                 self._connection.execute(sa.delete(ENDS).filter_by(**place))
             else:
-                self._connection.execute(sa.update(ENDS).filter_by(**place).values(end=last + 1))
+                self._connection.execute(sa.update(ENDS).filter_by(**place).values(end=end + 1))
 
     def _raise_ends(self, file: DataFile) -> None:
         shard = parse_shard(file.shard)
@@ -777,33 +781,17 @@ MOST_PUBLISHED = 100
 """So many publications of changes are kept; the next one has all rows, and replaces them."""
 
 
-def _address(settings: Settings, zone: str) -> sa.URL:
-    """Return the address of the manifest of a zone. The first zone goes on in what all zones shared before.
-
-    The address that is set may have `{zone}` in it. Otherwise the other zones have a file beside it, in SQLite, or a
-    schema of their own.
-    """
-    address = sa.make_url(settings.landing_manifest_address.replace("{zone}", zone))
-    if "{zone}" in settings.landing_manifest_address or zone == ZONES[0]:
-        return address
-    if address.get_backend_name() == "sqlite":
-        path = Path(str(address.database))
-        return address.set(database=str(path.with_name(f"{path.stem}-{zone}{path.suffix}")))
-    options = str(address.query.get("options", ""))
-    return address.update_query_dict({"options": f"{options} -csearch_path=landing_{zone}".strip()})
-
-
 def has_landed(settings: Settings, zone: str | None = None) -> bool:
     """Return whether the manifest of a zone or (None) of any may exist.
 
     If it returns False, nothing ever landed in the data directory, and opening the manifest would create it.
     """
-    addresses = [_address(settings, name) for name in ([zone] if zone else ZONES)]
+    addresses = [sa.make_url(settings.landing_manifest_address(name)) for name in ([zone] if zone else ZONES)]
     return any(each.get_backend_name() != "sqlite" or Path(str(each.database)).exists() for each in addresses)
 
 
 def _engine_of(settings: Settings, zone: str) -> sa.Engine:
-    address = _address(settings, zone)
+    address = sa.make_url(settings.landing_manifest_address(zone))
     if address.get_backend_name() == "sqlite":
         Path(str(address.database)).parent.mkdir(parents=True, exist_ok=True)
         return sa.create_engine(address, pool_pre_ping=True, connect_args={"timeout": LOCK_SECONDS})
@@ -814,7 +802,7 @@ def _engine_of(settings: Settings, zone: str) -> sa.Engine:
         )
     # READ COMMITTED is its default, unless the role or the server has another one.
     engine = sa.create_engine(address, pool_pre_ping=True, isolation_level="READ COMMITTED")
-    if "{zone}" not in settings.landing_manifest_address and zone != ZONES[0]:
+    if f"search_path=landing_{zone}" in str(address.query.get("options")):
         with engine.begin() as connection:
             connection.exec_driver_sql(_LOCKS["postgresql"])
             connection.exec_driver_sql(f"CREATE SCHEMA IF NOT EXISTS landing_{zone}")
@@ -837,7 +825,7 @@ def open_manifest(settings: Settings, zone: str | None = None) -> Manifest:
     """
     if zone is None:
         return _any_manifest(settings)
-    address = _address(settings, zone)
+    address = sa.make_url(settings.landing_manifest_address(zone))
     try:
         engine = _engine_of(settings, zone)
         if not sa.inspect(engine).has_table(COMMANDS.name) and has_landed(settings, ZONES[0]):

@@ -15,6 +15,7 @@ from confluent_kafka import TopicPartition
 from confluent_kafka.admin import OffsetSpec
 
 from lake_assets.base.hours import milliseconds
+from lake_assets.connections.catalog import safe_address
 from lake_assets.connections.kafka import END, asking, offsets
 from lake_assets.errors import LakeError, ServiceError
 from lake_assets.incremental.operations.health import Kind, Problem
@@ -111,8 +112,8 @@ def _manifest_gone(zone: str, settings: Settings, count: int) -> Problem:
     return Problem(
         f"zone {zone}",
         "zone_gone",
-        f"The manifest of zone {zone} is gone ({settings.landing_manifest_address}), and the zone has landed {count:,} "
-        "files.",
+        f"The manifest of zone {zone} is gone ({safe_address(settings.landing_manifest_address(zone))}), and the zone "
+        f"has landed {count:,} files.",
         "Restore it from a backup, or correct LAKE_LANDING_MANIFEST_URI. Or run `lake landing repair`, which writes it "
         "again from what the zone has published.",
     )

@@ -297,7 +297,7 @@ def _servers(settings: Settings) -> Iterator[str]:
 def _places(settings: Settings) -> Iterator[str]:
     addresses = {
         "Catalog": settings.catalog_address,
-        "Manifest of landed files": settings.landing_manifest_address,
+        **{f"Manifest of landed files of zone {zone}": settings.landing_manifest_address(zone) for zone in "ab"},
         "Files of tables": settings.warehouse_address,
         "Landed files": str(settings.landing or settings.landing_folder),
         **{f"Landed files of zone {zone}": str(address) for zone, address in settings.landing_zones.items()},

@@ -53,7 +53,7 @@ def share_manifest(home: Settings, *statements: str) -> None:
         "sent_through BIGINT, PRIMARY KEY (request_id, topic))",
     )
     home.home.mkdir(parents=True, exist_ok=True)
-    with sa.create_engine(home.landing_manifest_address).begin() as connection:
+    with sa.create_engine(home.landing_manifest_address("a")).begin() as connection:
         for statement in (*made, *statements):
             connection.execute(sa.text(statement))
 

@@ -76,7 +76,7 @@ def variables(home: Settings, own: Path, kafka: str) -> dict[str, str]:
     shared = {
         "LAKE_CATALOG_URI": home.catalog_address,
         "LAKE_WAREHOUSE": home.warehouse_address,
-        "LAKE_LANDING_MANIFEST_URI": home.landing_manifest_address,
+        "LAKE_LANDING_MANIFEST_URI": home.landing_manifest_address("a"),
         "LAKE_LANDING": str(home.landing_folder),
         "LAKE_KAFKA": kafka,
     }

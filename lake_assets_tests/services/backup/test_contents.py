@@ -112,7 +112,8 @@ def test_what_is_elsewhere_is_named_without_secrets(tmp_path: Path) -> None:
         "Messages: Kafka k:9092 (its retention must reach back to the backup)",
         "The key of erasures: LAKE_ERASURE_KEY (keep a copy; without it, erased ids are not recognised)",
         "Catalog: postgresql+psycopg2://u:***@db/catalog (pg_dump)",
-        "Manifest of landed files: sqlite:////other/landing.db (copy it)",
+        "Manifest of landed files of zone a: sqlite:////other/landing.db (copy it)",
+        "Manifest of landed files of zone b: sqlite:////other/landing-b.db (copy it)",
         "Files of tables: s3://bucket/warehouse (a copy or versions of the bucket)",
         "Landed files: /other/landing (copy it)",
     )
