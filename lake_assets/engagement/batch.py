@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Protocol
 from lake_assets.base.failpoints import BATCH_FAILED, BATCH_REPLACED, BATCH_WITHDRAWN, reach, reach_in_batch
 from lake_assets.engagement.checkpoint import (
     DATES_BIND,
+    LATEST_COUNTS,
     VALUES_ARE_THE_HOUSES,
     Batch,
     Checkpoint,
@@ -40,6 +41,7 @@ from lake_assets.engagement.isolation import (
 from lake_assets.engagement.lake import StreamName
 from lake_assets.engagement.messages import COLUMN, Format, reject_messages, validate_messages
 from lake_assets.engagement.notifications import DATA_COMMIT
+from lake_assets.engagement.requests import SENT_AT
 from lake_assets.engagement.tables import DEAD_LETTER, DEAD_LETTER_COLUMNS, ERASED, ERASURE, ORG, REPEATED, LakeTables
 from lake_assets.engagement.topics import KafkaTopic
 from lake_assets.errors import BatchFailed, MessagesLost, checkpoint_lost
@@ -393,11 +395,13 @@ class BatchMessages:
         orgs = self.spark.createDataFrame(self.tables.rows_for(batch, ORG))
         messages = self.topic.read(self.spark, batch.messages)
         message_format = self.format if batch.rules >= VALUES_ARE_THE_HOUSES else self.format.of_old_batch()
-        if batch.rules < DATES_BIND and COLUMN in self.format.fields:
-            validated = validate_messages(messages, message_format.without_column(), orgs)
-            validated = validated.withColumn(COLUMN, F.lit(None).cast("string"))
-        else:
-            validated = validate_messages(messages, message_format, orgs)
+        later = {COLUMN: DATES_BIND, SENT_AT: LATEST_COUNTS}
+        unknown = [name for name, since in later.items() if batch.rules < since and name in message_format.fields]
+        for name in unknown:
+            message_format = message_format.without(name)
+        validated = validate_messages(messages, message_format, orgs)
+        for name in unknown:
+            validated = validated.withColumn(name, F.lit(None).cast(self.format.fields[name]))
         if batch.rejected is None:
             return validated
         erasures = open_table(self.tables.location(ERASURE), batch.reads[ERASURE])

@@ -231,7 +231,10 @@ VALUES_ARE_THE_HOUSES = 2
 DATES_BIND = 3
 """Rules of intents since which a request with an engagement_date acts on rows of that day alone, and names a column."""
 
-RULES = DATES_BIND
+LATEST_COUNTS = 4
+"""Rules of intents since which the message about an engagement counts that was sent last."""
+
+RULES = LATEST_COUNTS
 """Rules of new intents. A batch that an earlier version has begun is completed by the rules of its intent."""
 
 

@@ -202,6 +202,17 @@ class ErasureRegistry:
             until[row["org_id"], row["id_hash"]] = row["erased_until"]
         return until
 
+    def cut_offs(self, version: int) -> DataFrame | None:
+        """Return the cut-offs of orgs at a version of the table: of_org string, expired_until timestamp, inclusive.
+
+        None if there are none.
+        """
+        rows = read_rows(open_table(self.tables.location(ERASURE), version)).to_pylist()
+        cut_offs = sorted((row["org_id"], row["erased_until"]) for row in rows if row["id_hash"] is None)
+        if not cut_offs:
+            return None
+        return self.spark.createDataFrame([*dict(cut_offs).items()], "of_org string, expired_until timestamp")
+
     def by_person(self, version: int, ids: Iterable[tuple[str, str]]) -> dict[HashedId, list[str]]:
         """Group those of some ids that were erased at a version of the table by person.
 
@@ -239,7 +250,7 @@ class ErasureRegistry:
     def _rows(self, version: int) -> list[dict[str, Any]]:
         table = open_table(self.tables.location(ERASURE), version)
         rows: list[dict[str, Any]] = read_rows(table).to_pylist()
-        return rows
+        return [row for row in rows if row["id_hash"] is not None]
 
     def _named(self, messages: DataFrame, people: Iterable[str], erased: ErasedUntil) -> ErasedUntil:
         """Return the erased ids that the people columns of messages contain."""

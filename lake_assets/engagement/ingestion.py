@@ -1,9 +1,9 @@
 """The ingestion stream: valid messages become rows of `engagement`, invalid ones and copies dead letters with a reason.
 
-A later copy becomes a dead letter without its text, so every message of Kafka is accounted for, and no notification or
-metric counts an engagement twice. The copies share org and `engagement_id`; who_id is not compared, because mutation
-moves rows. A stored copy is looked for on the days of the batch's rows and on the days next to them, which bounds what
-a batch reads. What it reads follows from the intent.
+Of the messages about an engagement, that is of org and `engagement_id`, the one sent last counts, so a producer can
+correct. The others become dead letters without their text, so every message of Kafka is accounted for, and no
+notification or metric counts an engagement twice. The row of a message that does not say when it was sent is looked for
+on the days of the batch's rows and on the days next to them, which bounds what a batch reads.
 """
 
 from __future__ import annotations
@@ -16,13 +16,17 @@ from typing import TYPE_CHECKING
 from lake_assets.base.columns import any_of
 from lake_assets.engagement.batch import BatchMessages, DeadLetterCommit, Stream
 from lake_assets.engagement.checkpoint import COPIES_ARE_REPEATED, Batch
-from lake_assets.engagement.known_requests import reject_replaced, upgrade
+from lake_assets.engagement.delta_log import batch_statement
+from lake_assets.engagement.erasure import ErasureRegistry
+from lake_assets.engagement.known_requests import reject_replaced, upgrade, with_ids
 from lake_assets.engagement.messages import ingestion_format
 from lake_assets.engagement.notifications import DATA_COMMIT, NotificationCommit
-from lake_assets.engagement.pruning import day_ranges
+from lake_assets.engagement.pruning import day_ranges, merge_scope, spans_of_days
+from lake_assets.engagement.requests import SENT_AT
 from lake_assets.engagement.tables import (
     ENGAGEMENT,
     ERASURE,
+    EXPIRED,
     MUTATION_REQUEST,
     ORG,
     REPEATED,
@@ -40,24 +44,25 @@ _PLACE = ("partition", "offset")
 
 
 def reject_repeated(messages: DataFrame, tables: LakeTables, spark: SparkSession, batch: Batch) -> DataFrame:
-    """Give the later copies of engagements the reason `REPEATED`, and remove their text.
+    """Give messages about engagements of which another one counts the reason `REPEATED`, and remove their text.
 
     Args:
-        messages: As `validate_messages` returns them. Invalid messages stay as they are, and are no copies.
+        messages: As `validate_messages` returns them. Invalid messages stay as they are, and count for nothing.
 
     Returns:
-        `messages` itself if there are no copies.
+        `messages` itself if each counts and none replaces a row; else with `replaces`, the day of the row that a
+        message replaces, null if none.
     """
     from pyspark.sql import functions as F
 
     from lake_assets.connections.row_checkpoint import checkpoint_and_aggregate
 
     valid = messages.where("reason is null")
-    later_copies = _later_copies(valid, _stored(valid, tables, spark, batch))
-    copies, counted = checkpoint_and_aggregate(later_copies, [F.count("is_copy").alias("copies")])
-    if counted["copies"] == 0:
+    counts = [F.count_if("is_copy").alias("copies"), F.count("replaces").alias("replaced")]
+    ranked, counted = checkpoint_and_aggregate(_ranked(valid, _stored(valid, tables, spark, batch)), counts)
+    if not any(counted.values()):
         return messages
-    marked = messages.join(F.broadcast(copies), list(_PLACE), "left")
+    marked = messages.join(F.broadcast(ranked), list(_PLACE), "left")
     is_copy = F.coalesce("is_copy", F.lit(False))
     rejected = marked.withColumns(
         {
@@ -65,45 +70,55 @@ def reject_repeated(messages: DataFrame, tables: LakeTables, spark: SparkSession
             "message": F.when(~is_copy, F.col("message")),
         }
     )
-    return rejected.select(*messages.columns)
+    return rejected.select(*messages.columns, *(["replaces"] if counted["replaced"] else []))
 
 
 def may_be_copies(rows: DataFrame, margin: int = 1) -> Column:
     """Return whether a row of `engagement` is in the orgs and on the days of some rows, or on days around them.
 
-    The result contains constants only, so Spark reads no file of other orgs or days.
+    Of an org with a row that says when it was sent, on any day: it may correct its time. The result contains constants
+    only, so Spark reads no file of other orgs or days.
 
     Args:
-        rows: org_id string, engaged_at timestamp. They are read.
+        rows: org_id string, engaged_at timestamp, sent_at timestamp. They are read.
         margin: As for `day_ranges`.
     """
     from pyspark.sql import functions as F
 
-    days_of_orgs = rows.groupBy("org_id").agg(F.collect_set(F.to_date("engaged_at")).alias("days")).collect()
+    days = F.collect_set(F.to_date("engaged_at")).alias("days")
+    days_of_orgs = rows.groupBy("org_id").agg(days, F.count(SENT_AT).alias("sent")).collect()
     orgs = sorted(row["org_id"] for row in days_of_orgs)
     ranges = day_ranges((day for row in days_of_orgs for day in row["days"]), margin)
-    in_any_range = any_of(F.col("engagement_date").between(F.lit(first), F.lit(last)) for first, last in ranges)
+    conditions = [F.col("engagement_date").between(F.lit(first), F.lit(last)) for first, last in ranges]
+    if correcting := [row["org_id"] for row in days_of_orgs if row["sent"]]:
+        conditions.append(F.col("org_id").isin(correcting))
     # Delta prunes partitions only by a condition on the partition column alone.
-    return F.col("org_id").isin(orgs) & in_any_range
+    return F.col("org_id").isin(orgs) & any_of(conditions)
 
 
 def _stored(valid: DataFrame, tables: LakeTables, spark: SparkSession, batch: Batch) -> DataFrame:
-    """Return the keys of the rows that the batch found and that may be copies of its messages: `_KEY`."""
-    return tables.read_for(spark, batch, ENGAGEMENT).where(may_be_copies(valid)).select(*_KEY)
+    """Return the rows that the batch found of the engagements of its messages: `_KEY`, `SENT_AT`, engagement_date."""
+    rows = with_ids(tables.read_for(spark, batch, ENGAGEMENT).where(may_be_copies(valid)), tables.lake)
+    stored = rows.select(*_KEY, SENT_AT, "engagement_date")
+    return stored.join(valid.select(*_KEY).hint("broadcast"), list(_KEY), "left_semi")
 
 
-def _later_copies(valid: DataFrame, stored: DataFrame) -> DataFrame:
-    """Return the messages whose engagement is stored, or comes before in the batch: partition, offset, is_copy."""
+def _ranked(valid: DataFrame, stored: DataFrame) -> DataFrame:
+    """Return the messages that do not count, and those that replace a row: partition, offset, is_copy, replaces date.
+
+    The last one sent counts; of those, a row of the table, and then the message that comes first.
+    """
     from pyspark.sql import Window
     from pyspark.sql import functions as F
 
-    # One sort finds both: a row of the table has no place in Kafka, and so comes before all messages.
-    sent = valid.select(*_KEY, *_PLACE)
-    copies = sent.unionByName(stored, allowMissingColumns=True)
-    in_order = Window.partitionBy(*_KEY).orderBy(*[F.asc_nulls_first(name) for name in _PLACE])
-    numbered = copies.withColumn("nth", F.row_number().over(in_order))
-    later = numbered.where("nth > 1 and partition is not null")
-    return later.select(*_PLACE, F.lit(True).alias("is_copy"))
+    # One sort finds all: a row of the table has no place in Kafka, and so comes before all messages.
+    both = valid.select(*_KEY, *_PLACE, SENT_AT).unionByName(stored, allowMissingColumns=True)
+    of_engagement = Window.partitionBy(*_KEY)
+    in_order = of_engagement.orderBy(F.desc_nulls_last(SENT_AT), *[F.asc_nulls_first(name) for name in _PLACE])
+    is_copy = F.row_number().over(in_order) > 1
+    found = both.withColumns({"is_copy": is_copy, "of_row": F.max("engagement_date").over(of_engagement)})
+    found = found.where("partition is not null and (is_copy or of_row is not null)")
+    return found.select(*_PLACE, "is_copy", F.when(~F.col("is_copy"), F.col("of_row")).alias("replaces"))
 
 
 def ingestion(tables: LakeTables, spark: SparkSession, servers: str) -> Stream:
@@ -133,7 +148,15 @@ class IngestionMessages(BatchMessages):
 
     def accepted(self, messages: DataFrame, batch: Batch) -> DataFrame:
         """Return the messages without later copies of an engagement among the valid ones."""
+        from pyspark.sql import functions as F
+
         found = super().accepted(messages, batch)
+        cut_offs = ErasureRegistry(self.tables, self.spark).cut_offs(batch.reads[ERASURE])
+        if cut_offs is not None:
+            joined = found.join(F.broadcast(cut_offs), F.expr("org_id = of_org"), "left")
+            gone = F.expr("reason IS NULL AND coalesce(engaged_at <= expired_until, false)")
+            reason, text = F.when(gone, EXPIRED).otherwise(F.col("reason")), F.when(~gone, F.col("message"))
+            found = joined.withColumns({"reason": reason, "message": text}).select(*found.columns)
         if batch.rules < COPIES_ARE_REPEATED or batch.rejected is not None:
             return found
         return reject_repeated(found, self.tables, self.spark, batch)
@@ -141,7 +164,7 @@ class IngestionMessages(BatchMessages):
 
 @dataclass(frozen=True)
 class EngagementCommit:
-    """Appends a row for each valid message."""
+    """Writes a row for each valid message; it replaces the row of its engagement."""
 
     messages: BatchMessages
     name: str = DATA_COMMIT
@@ -150,7 +173,18 @@ class EngagementCommit:
     def write(self, batch: Batch, done: Mapping[str, int | None], app_id: str) -> None:
         from pyspark.sql import functions as F
 
-        lake = self.messages.tables.lake
-        derived = {"engagement_date": F.to_date("engaged_at"), **{sent(column): F.col(column) for column in lake.ids}}
-        rows = self.messages.valid(batch).withColumns(derived).select(*engagement_columns(lake))
-        self.messages.tables.append(ENGAGEMENT, rows, app_id=app_id, batch_id=batch.batch_id)
+        tables, valid = self.messages.tables, self.messages.valid(batch)
+        names = list(engagement_columns(tables.lake))
+        as_sent = {sent(column): F.col(column) for column in tables.lake.ids}
+        rows = valid.withColumns({"engagement_date": F.to_date("engaged_at"), **as_sent})
+        if "replaces" not in valid.columns:
+            tables.append(ENGAGEMENT, rows.select(*names), app_id=app_id, batch_id=batch.batch_id)
+            return
+        replaced = valid.where("replaces is not null").select("org_id", F.col("replaces").alias("engagement_date"))
+        is_replaced = "org_id = of_org_id AND engagement_id = of_engagement_id AND of_replaces IS NOT NULL"
+        condition = merge_scope(spans_of_days(replaced)).condition & F.expr(is_replaced)
+        source = rows.select(*(F.col(name).alias(f"of_{name}") for name in [*names, "replaces"]))
+        values = {name: F.col(f"of_{name}") for name in names}
+        merge = source.mergeInto(tables.identifier(ENGAGEMENT), condition)
+        with batch_statement(self.messages.spark, app_id, batch.batch_id):
+            merge.whenMatched().update(values).whenNotMatched().insert(values).merge()

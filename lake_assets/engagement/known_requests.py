@@ -23,7 +23,7 @@ from lake_assets.engagement.grouped import RECORD_IDS, RECORD_PLACE, parts_by_or
 from lake_assets.engagement.lake import STREAMS, EngagementLake
 from lake_assets.engagement.messages import RECORD, record_format, with_typed_record
 from lake_assets.engagement.notifications import DATA_COMMIT
-from lake_assets.engagement.requests import PERSON
+from lake_assets.engagement.requests import PERSON, SENT_AT
 from lake_assets.engagement.tables import (
     ENGAGEMENT,
     IN_FORCE,
@@ -145,7 +145,7 @@ def final_records(applied: DataFrame, lake: EngagementLake) -> DataFrame | None:
     if carrying.isEmpty():
         return None
     typed = with_typed_record(carrying, "insert_record", record_format(lake))
-    values = typed.select("org_id", "request_id", f"{RECORD}.*")
+    values = typed.select("org_id", "request_id", f"{RECORD}.*", F.col("executed_at").alias(SENT_AT))
     values = values.drop(*lake.ids, "engagement_id")
     places = place_records_by_org(with_record_ids(applied, lake))
     records = places.join(values, ["org_id", "request_id"])
@@ -163,7 +163,7 @@ def inserted_rows(records: DataFrame, lake: EngagementLake) -> DataFrame:
 
 
 def reject_replaced(messages: DataFrame, tables: LakeTables, spark: SparkSession, batch: Batch) -> DataFrame:
-    """Give messages of ingestion the reason `REPLACED` if a record has put their engagement in place.
+    """Give messages of ingestion the reason `REPLACED` if a record has put their engagement in place, and later.
 
     Args:
         messages: As `validate_messages` returns them.
@@ -173,12 +173,10 @@ def reject_replaced(messages: DataFrame, tables: LakeTables, spark: SparkSession
     carrying = placed_records(tables, spark, batch)
     if carrying is None:
         return messages
-    placed = carrying.select(
-        F.col("org_id").alias("of_org"),
-        F.col(RECORD_IDS[0]).alias("placed"),
-    )
-    same_engagement = F.expr("org_id = of_org AND engagement_id = placed")
-    joined = messages.join(F.broadcast(placed.distinct()), same_engagement, "left")
+    by_engagement = carrying.groupBy(F.col("org_id").alias("of_org"), F.col(RECORD_IDS[0]).alias("placed"))
+    placed = by_engagement.agg(F.max("executed_at").alias("placed_at"))
+    is_later = f"org_id = of_org AND engagement_id = placed AND coalesce({SENT_AT} <= placed_at, true)"
+    joined = messages.join(F.broadcast(placed), F.expr(is_later), "left")
     replaced = F.when(F.col("placed").isNotNull(), REPLACED)
     marked = joined.withColumn("reason", F.coalesce("reason", replaced))
     return marked.select(*messages.columns)
@@ -241,11 +239,12 @@ def former(
 
 
 def with_ids(rows: DataFrame, lake: EngagementLake) -> DataFrame:
-    """Return rows of `engagement`, of any version of the table, with all id columns and all ids as they were sent."""
+    """Return rows of `engagement`, of any version of the table, with `SENT_AT`, all ids, and all as they were sent."""
     from pyspark.sql import functions as F
 
     names = [name for column in lake.ids for name in (column, sent(column))]
-    missing = [F.lit(None).cast("string").alias(name) for name in names if name not in rows.columns]
+    kinds = {**dict.fromkeys(names, "string"), SENT_AT: "timestamp"}
+    missing = [F.lit(None).cast(kind).alias(name) for name, kind in kinds.items() if name not in rows.columns]
     return rows.select("*", *missing)
 
 
@@ -270,7 +269,8 @@ def new_rows(tables: LakeTables, spark: SparkSession, batch: Batch) -> DataFrame
     versions = [version for version in ingested_versions(tables, batch.since.get(ENGAGEMENT)) if version <= last]
     if not versions or not was_asked(tables, batch.reads.get(MUTATION_REQUEST)):
         return None
-    feed = tables.changes(spark, ENGAGEMENT, min(versions), max(versions)).where("_change_type = 'insert'")
+    feed = tables.changes(spark, ENGAGEMENT, min(versions), max(versions))
+    feed = feed.where("_change_type IN ('insert', 'update_postimage')")
     ids = []
     for column in tables.lake.ids:
         as_sent = F.col(sent(column))

@@ -437,7 +437,7 @@ def is_cleaned_up(tables: LakeTables) -> bool:
 
 def _last_erasure(tables: LakeTables) -> int:
     """Return the last batch of retention that erased somebody; 0 if none did."""
-    erasures = read_rows(open_table(tables.location(ERASURE)), ["batch_id"])
+    erasures = read_rows(open_table(tables.location(ERASURE)), ["batch_id"], [("id_hash", ">", "")])
     return max(erasures.column("batch_id").to_pylist(), default=0)
 
 

@@ -12,7 +12,7 @@ from datetime import date
 from typing import TYPE_CHECKING
 
 from lake_assets.engagement.lake import EngagementLake
-from lake_assets.engagement.requests import OPS, PERSON, RETENTION_OPS, TTL_DAYS
+from lake_assets.engagement.requests import OPS, PERSON, RETENTION_OPS, SENT_AT, TTL_DAYS
 from lake_assets.errors import ConfigurationError
 
 if TYPE_CHECKING:
@@ -91,10 +91,10 @@ class Format:
         record = (self.record[0], self.record[1].of_old_batch()) if self.record else None
         return replace(self, record=record, is_of_old_batch=True)
 
-    def without_column(self) -> Format:
-        """Return the format without the column that a request names, which earlier versions did not know."""
-        fields = {name: kind for name, kind in self.fields.items() if name != COLUMN}
-        choices = {name: values for name, values in self.choices.items() if name != COLUMN}
+    def without(self, field: str) -> Format:
+        """Return the format without a field that earlier versions did not know."""
+        fields = {name: kind for name, kind in self.fields.items() if name != field}
+        choices = {name: values for name, values in self.choices.items() if name != field}
         return replace(self, fields=fields, choices=choices)
 
     def key(self, path: str) -> str:
@@ -114,6 +114,7 @@ class Format:
 
 def ingestion_format(lake: EngagementLake) -> Format:
     """Return the format of an engagement in the ingestion topic of a lake."""
+    is_taken = SENT_AT in map(str.lower, lake.message_keys.values())
     return Format(
         fields={
             "org_id": "string",
@@ -125,12 +126,13 @@ def ingestion_format(lake: EngagementLake) -> Format:
             "rep_id": "string",
             "outcome": "string",
             "engaged_at": "timestamp",
+            SENT_AT: "timestamp",
             **dict.fromkeys(lake.further_ids, "string"),
         },
         required=("org_id", "engagement_id", "who_id", "kind", "engaged_at"),
         nested=("engagement", lake.fields),
         people={"who_id": "engaged_at"},
-        keys=lake.message_keys,
+        keys={**({SENT_AT: f"_lake_{SENT_AT}"} if is_taken else {}), **lake.message_keys},
     )
 
 
@@ -138,7 +140,7 @@ def record_format(lake: EngagementLake) -> Format:
     """Return the format of an engagement that a mutation request carries. It belongs to the request's org."""
     engagement = ingestion_format(lake)
     fields = dict(engagement.fields)
-    del fields["org_id"]
+    del fields["org_id"], fields[SENT_AT]  # a record is sent when its request is executed
     required = tuple(name for name in engagement.required if name != "org_id")
     return replace(engagement, fields=fields, required=required)
 

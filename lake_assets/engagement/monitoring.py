@@ -25,11 +25,12 @@ from lake_assets.engagement.mutation import RequestCommit
 from lake_assets.engagement.notifications import (
     DATA_COMMIT,
     BatchEffect,
+    Counts,
     NotificationCommit,
     batch_effect,
     total_counts,
 )
-from lake_assets.engagement.requests import RETENTION_OPS, RetentionRequest, cut_off
+from lake_assets.engagement.requests import RETENTION_OPS, SENT_AT, RetentionRequest, cut_off
 from lake_assets.engagement.retention import ErasureCommit
 from lake_assets.engagement.tables import (
     DEAD_LETTER,
@@ -95,7 +96,8 @@ def repeated_ids(spark: SparkSession, tables: LakeTables, version: int) -> Sampl
     key = ["org_id", "engagement_id"]
     feed = tables.changes(spark, ENGAGEMENT, version)
     inserted = feed.where("_change_type = 'insert'")
-    near = tables.read(spark, ENGAGEMENT, version).where(may_be_copies(inserted, COPY_DAYS))
+    around = may_be_copies(inserted.withColumn(SENT_AT, F.lit(None)), COPY_DAYS)
+    near = tables.read(spark, ENGAGEMENT, version).where(around)
     rows = near.join(inserted.select(key).distinct(), key, "left_semi")
     repeated = rows.groupBy(key).count().where("count > 1")
     return _sample(repeated.select(F.concat_ws("/", *key)))
@@ -222,13 +224,13 @@ class _BatchReconciler:
         topic = KafkaTopic(self.servers, self.batch.messages.topic)
         records = topic.read(self.spark, self.batch.messages).count()
         outcomes = _OUTCOMES_OF_VALID[self.stream](self)
-        letters = self._inserted(DEAD_LETTER, DeadLetterCommit.name)
+        letters = self._written(DEAD_LETTER, DeadLetterCommit.name)
         outcomes["dead letters"] = letters - self._repeated_engagements()
         return Reconciliation(records, outcomes)
 
     def count_rows(self) -> dict[str, int]:
         """Count the outcomes of ingestion: a valid message is a row, or repeats an engagement."""
-        return {"rows": self._inserted(ENGAGEMENT, DATA_COMMIT), "repeated": self._repeated_engagements()}
+        return {"rows": self._written(ENGAGEMENT, DATA_COMMIT), "repeated": self._repeated_engagements()}
 
     def count_requests(self) -> dict[str, int]:
         """Count the outcomes of mutation: a valid message is a new request, or repeats a request."""
@@ -296,9 +298,10 @@ class _BatchReconciler:
         """Return the rows of a table as a named commit of the batch left them."""
         return self.tables.read(self.spark, table, version=self._version(table, name))
 
-    def _inserted(self, table: str, name: str) -> int:
+    def _written(self, table: str, name: str) -> int:
         commit = commit_of(self.tables, self.stream, table, name, self.batch)
-        return total_counts(commit).inserted if commit else 0
+        counts = total_counts(commit) if commit else Counts()
+        return counts.inserted + counts.updated
 
     def _repeated_engagements(self) -> int:
         return self.tables.dead_letters(self.batch)[REPEATED]

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING
 from lake_assets.engagement.batch import BatchMessages, DeadLetterCommit, Stream, batch_id_column
 from lake_assets.engagement.checkpoint import DATES_BIND, Batch
 from lake_assets.engagement.delta_log import batch_statement
+from lake_assets.engagement.erasure import ErasureRegistry
 from lake_assets.engagement.grouped import RECORD_IDS, aliases_by_org, changed_aliases_by_org, with_part
 from lake_assets.engagement.known_requests import (
     Former,
@@ -37,7 +38,7 @@ from lake_assets.engagement.known_requests import (
 from lake_assets.engagement.messages import mutation_format
 from lake_assets.engagement.notifications import DATA_COMMIT, NotificationCommit
 from lake_assets.engagement.pruning import DateSpan, MergeScope, day_ranges, merge_scope, spans_of_days
-from lake_assets.engagement.requests import PERSON
+from lake_assets.engagement.requests import PERSON, SENT_AT
 from lake_assets.engagement.tables import (
     ENGAGEMENT,
     ERASURE,
@@ -129,9 +130,15 @@ class Plans:
         rows = self._rows(batch, requests, spans, found)
         changes = _changes(rows, spans, aliases_by_org(asked), lake)
         if records is not None:
-            replaced = self._replaced(batch, records)
+            stored = checkpoint_rows(self._stored(batch, records))
+            replaced = stored.where("not is_later").drop("is_later")
+            records = records.join(stored.where("is_later"), ["org_id", "engagement_id"], "left_anti")
             changes = changes.join(replaced, ["org_id", "engagement_id"], "left_anti")
             changes = changes.unionByName(replaced, allowMissingColumns=True)
+            cut_offs = ErasureRegistry(tables, spark).cut_offs(batch.reads[ERASURE])
+            if cut_offs is not None:
+                is_expired = F.expr("org_id = of_org AND engaged_at <= expired_until")
+                records = records.join(F.broadcast(cut_offs), is_expired, "left_anti")
             changes = changes.unionByName(inserted_rows(records, lake), allowMissingColumns=True)
         changes, counted = checkpoint_and_aggregate(changes, [F.count(F.lit(1)).alias("changes")])
         met = with_part(_ids_of(changes, lake), found.parts, "id").select("component").distinct()
@@ -139,13 +146,13 @@ class Plans:
         return Plan(stored, changes if counted["changes"] else None)
 
     def _new(self, batch: Batch, orgs: Iterable[str]) -> DataFrame:
-        """Return the valid requests of the batch that are not known, each id once, the first one in replay."""
+        """Return the valid requests of the batch that are not known, each id once, the one at the first place."""
         from pyspark.sql import Window
         from pyspark.sql import functions as F
 
         tables = self.messages.tables
-        in_replay = Window.partitionBy(_REQUEST_KEY).orderBy("executed_at", "partition", "offset")
-        numbered = self.messages.valid(batch).withColumn("nth", F.row_number().over(in_replay))
+        by_place = Window.partitionBy(_REQUEST_KEY).orderBy("partition", "offset")
+        numbered = self.messages.valid(batch).withColumn("nth", F.row_number().over(by_place))
         known = requests_of(tables, self.messages.spark, batch, orgs).select(_REQUEST_KEY).distinct()
         rows = numbered.where("nth = 1").join(known, _REQUEST_KEY, "left_anti")
         rows = rows.withColumn("column", F.coalesce("column", F.lit(tables.lake.ids[0])))
@@ -176,15 +183,18 @@ class Plans:
         new = found.arrivals.select(*key, F.lit(True).alias("came")).distinct()
         return rows.join(new, key, "left").withColumn(_IS_NEW, F.col("came").isNotNull()).drop("came")
 
-    def _replaced(self, batch: Batch, records: DataFrame) -> DataFrame:
-        """Return the rows that records replace, as changes that delete them."""
+    def _stored(self, batch: Batch, records: DataFrame) -> DataFrame:
+        """Return the rows that records replace, as changes that delete them, and is_later: the row was sent later."""
         from pyspark.sql import functions as F
 
         tables = self.messages.tables
         lake = tables.lake
         rows = tables.read_for(self.messages.spark, batch, ENGAGEMENT).where(F.col("org_id").isin(orgs_of(records)))
-        replaced = with_ids(rows, lake).join(F.broadcast(records), ["org_id", "engagement_id"], "left_semi")
-        return replaced.select(*_key(lake), "engagement_date", F.lit(True).alias("gone")).dropDuplicates(_key(lake))
+        records = records.select("org_id", "engagement_id", F.col(SENT_AT).alias("asked_at"))
+        found = with_ids(rows, lake).join(F.broadcast(records), ["org_id", "engagement_id"])
+        is_later = F.coalesce(F.col(SENT_AT) > F.col("asked_at"), F.lit(False)).alias("is_later")
+        found = found.select(*_key(lake), "engagement_date", F.lit(True).alias("gone"), is_later)
+        return found.dropDuplicates(_key(lake))
 
 
 @dataclass(frozen=True)

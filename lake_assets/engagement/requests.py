@@ -36,6 +36,10 @@ OPS: tuple[Op, ...] = get_args(Op)
 PERSON = "who_id"
 """The column with the id of a person. Requests of earlier versions all name it, and erasures follow it alone."""
 
+SENT_AT = "sent_at"
+"""Field and column with the time at which an engagement was sent, null if its message does not say it; of a record: of
+its request. Of several messages about an engagement, the one sent last counts."""
+
 
 @dataclass(frozen=True, slots=True)
 class DatedEnds:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
+from datetime import timedelta
 from functools import partial
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
@@ -174,7 +175,8 @@ _ERASURE = pa.schema(
 
 @dataclass(frozen=True)
 class ErasureCommit:
-    """Registers the erased persons under all their ids. It is the first commit: from then on they stay away."""
+    """Registers the erased persons under all their ids, and cut-offs of orgs. It is the first commit: from then on what
+    is erased or too old stays away."""
 
     limits: RetentionLimits
     name: str = "erasure"
@@ -182,12 +184,9 @@ class ErasureCommit:
 
     def write(self, batch: Batch, done: Mapping[str, int | None], app_id: str) -> None:
         tables, spark = self.limits.messages.tables, self.limits.messages.spark
-        erased = self.limits.erased_people(batch)
-        if not erased:
-            return
         registry = ErasureRegistry(tables, spark)
         rows = []
-        for person in erased:
+        for person in self.limits.erased_people(batch):
             row = {
                 "org_id": person["org_id"],
                 "id_hash": registry.hash(person["org_id"], person["who_id"]),
@@ -197,6 +196,11 @@ class ErasureCommit:
                 "batch_id": batch.batch_id,
             }
             rows.append(row)
+        for limit in self.limits.of(batch).where("who_id is null").toArrow().to_pylist():
+            until = limit["until"] - timedelta(microseconds=1)
+            rows.append({"org_id": limit["org_id"], "erased_until": until, "batch_id": batch.batch_id})
+        if not rows:
+            return
         erasures = spark.createDataFrame(pa.Table.from_pylist(rows, schema=_ERASURE))
         tables.append(ERASURE, erasures, app_id=app_id, batch_id=batch.batch_id)
 

@@ -19,7 +19,7 @@ from lake_assets.engagement import delta_log
 from lake_assets.engagement.checkpoint import Batch, CheckpointStore
 from lake_assets.engagement.delta_log import Claims, Commit, is_table, open_table, read_commits, read_rows
 from lake_assets.engagement.lake import EMAILS_AND_CALLS, EngagementLake, digest, metrics_columns
-from lake_assets.engagement.requests import PERSON, check_ttl_days
+from lake_assets.engagement.requests import PERSON, SENT_AT, check_ttl_days
 from lake_assets.errors import ConfigurationError, UsageError
 from lake_assets.incremental.engine.erasures import KeyedHash, erasure_key
 from lake_assets.settings import Settings
@@ -41,15 +41,18 @@ ENGAGEMENT_METRICS = "engagement_metrics"
 CHECKPOINT = "checkpoint"
 
 REPEATED = "repeated"
-"""Reason of a dead letter whose engagement is stored already, or comes before in the same batch."""
+"""Reason of a dead letter whose engagement another message says that counts more: it was sent later, or came before."""
 
 ERASED = "erased"
 """Reason of a dead letter that would have brought an erased person back. Its message is not kept."""
 
+EXPIRED = "expired"
+"""Reason of a dead letter whose engagement is from before the cut-off of its org. Its message is not kept."""
+
 REPLACED = "replaced"
 """Reason of a dead letter whose engagement a mutation request has already put in place."""
 
-NO_MISTAKES = (REPEATED, ERASED, REPLACED)
+NO_MISTAKES = (REPEATED, ERASED, EXPIRED, REPLACED)
 """Reasons of messages that are dead letters because all is well."""
 
 ENGAGEMENT_COLUMNS: Mapping[str, str] = {
@@ -82,7 +85,8 @@ def sent(column: str) -> str:
 def row_columns(lake: EngagementLake) -> dict[str, str]:
     """Return column → type of what a message says about a row of `engagement`, without the ids as they were sent."""
     struct = ", ".join(f"{name}: {kind}" for name, kind in lake.fields.items())
-    return {**ENGAGEMENT_COLUMNS, ENGAGEMENT: f"struct<{struct}>", **dict.fromkeys(lake.further_ids, "string")}
+    ids = dict.fromkeys(lake.further_ids, "string")
+    return {**ENGAGEMENT_COLUMNS, ENGAGEMENT: f"struct<{struct}>", **ids, SENT_AT: "timestamp"}
 
 
 def engagement_columns(lake: EngagementLake) -> dict[str, str]:
@@ -154,6 +158,9 @@ ERASURE_COLUMNS: Mapping[str, str] = {
     "batch_id": "bigint",
 }
 """Erased ids as keyed hashes, the time until which they are erased (inclusive), and the batch. No id is stored.
+
+A row without hashes is a cut-off: engagements of the org until this time, inclusive, are gone, also those that come
+later. The greatest one counts.
 
 - person_hash: Hash of the least id of the person. Ids that were erased as one person's share it.
 """

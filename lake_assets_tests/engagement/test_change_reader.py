@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from lake_assets.settings import Settings
 
 SIMULATION = Simulation(orgs=3, people=40, touches=150, requests=0.3, deletions=0.3, hours=6)
-COLUMNS = [*ENGAGEMENT_COLUMNS, "engagement", SENT_WHO_ID]
+COLUMNS = [*ENGAGEMENT_COLUMNS, "engagement", "sent_at", SENT_WHO_ID]
 
 
 class Follower:

@@ -127,7 +127,7 @@ def make_older_table(mail: Traffic, older: Values) -> None:
     """Give a lake without rows a table of an earlier version, with a row."""
     shutil.rmtree(Path(urlsplit(mail.tables.location(ENGAGEMENT)).path))
     schema = next(schema for schema in spark_tables(mail.lake) if schema.name == ENGAGEMENT)
-    columns = {name: kind for name, kind in schema.columns.items() if name != "sent_who_id"}
+    columns = {name: kind for name, kind in schema.columns.items() if name not in ("sent_at", "sent_who_id")}
     mail.spark.sql(create_statement(replace(schema, columns=columns), mail.tables.identifier(ENGAGEMENT)))
     at = datetime.fromisoformat(older["engaged_at"])
     row = dict.fromkeys(columns) | older | {"engaged_at": at, "engagement_date": at.date()}

@@ -1,0 +1,38 @@
+"""A lake is a function of the set of its messages, in whatever order and cut they come: against an oracle of its rules.
+
+Histories share few batches: each has ids of its own, and each kind of contradiction an org of its own. Not yet so:
+records of requests that come out of order, requests that link ids of a person after the erasure, deletions of rows that
+a request moves which comes later and was executed earlier, and a correction of what is removed.
+"""
+
+from __future__ import annotations
+
+import os
+from random import Random
+from typing import TYPE_CHECKING
+
+import pytest
+
+from lake_assets_tests.engagement.histories import FEATURES, history, play, wrong
+from lake_assets_tests.engagement.scenario import Traffic
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from lake_assets.settings import Settings
+
+
+@pytest.mark.parametrize(
+    ("histories", "rounds"), [(2, 1), pytest.param(10, 4, marks=[pytest.mark.journey, pytest.mark.timeout(1800)])]
+)
+def test_the_rows_follow_from_the_set_of_messages(
+    home: Settings, spark: SparkSession, kafka: str, histories: int, rounds: int
+) -> None:
+    """LAKE_TEST_SEED: other histories."""
+    seed = os.environ.get("LAKE_TEST_SEED", "1")
+    print(f"LAKE_TEST_SEED={seed}")
+    chance = Random(seed)
+    worlds = [f"w{number}" for number in range(histories)]
+    sent = {kind: [each for world in worlds for each in history(kind, world, chance, (kind,))] for kind in FEATURES}
+    mail = Traffic(home, spark, kafka, "history", partitions=1)
+    assert wrong(mail, play(mail, sent, chance, rounds)) == {}
