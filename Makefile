@@ -6,8 +6,8 @@ VERSION := $(shell $(PYTHON) -c 'import sys; print("%d.%d" % sys.version_info[:2
 PACKAGES := .venv/packages-$(VERSION).done
 CONFIGURATION := lake_assets/services/configuration
 JARS := $(CONFIGURATION)/jars.lock $(wildcard $(CONFIGURATION)/ivy*.xml)
-# Two more processes of tests work while others wait for a service: with two, two quiet cores were idle for much of the time.
-PYTEST := $(BIN)/python -m pytest --numprocesses 4 --durations 20
+# A third process of tests works while others wait for a service: with two, two quiet cores were idle a seventh of the time.
+PYTEST := $(BIN)/python -m pytest --numprocesses 3 --durations 20
 
 .DEFAULT_GOAL := help
 .PHONY: help setup tests-setup demo test journeys up down pictures bench faults flights cluster cluster-faults
