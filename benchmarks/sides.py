@@ -70,7 +70,7 @@ class LookbackPlanner(Planner):
             start=self.pipeline.start_hour,
         )
         reason = f"the last {self.lookback_hours:g} hours and the new ones, whatever changed"
-        return replace(planned, load="overwrite", hours=tuple(PlannedHour(h, reason) for h in hours), pending=())
+        return replace(planned, load="overwrite", hours=tuple(PlannedHour(h, reason) for h in hours), waiting={})
 
 
 class SixHourPlanner(LookbackPlanner):
