@@ -19,14 +19,7 @@ from lake_assets.cli.common import require_begun
 from lake_assets.cli.read_files import Dialect, OpenFile, Wanted, open_file
 from lake_assets.errors import UsageError, suggestion
 from lake_assets.incremental.declaration import Pipeline, RawTable
-from lake_assets.incremental.engine.iceberg import (
-    COMPLETE_THROUGH,
-    check_columns,
-    committing,
-    complete_through,
-    load,
-    retrying,
-)
+from lake_assets.incremental.engine.iceberg import check_columns, complete_through, landed_with, load, retrying
 from lake_assets.incremental.engine.planner import MAX_HOURS_BEYOND
 
 if TYPE_CHECKING:
@@ -177,18 +170,11 @@ class _Landing:
         """Append the data files to the table, and set its complete-through, in one commit; a later one stays."""
         name = ".".join(self.table.name())
         for attempt in retrying():
-            with attempt:
-                table = load(catalog, name)
-                # pyiceberg would try again by itself, with an hour that another commit may have passed.
-                table.metadata.properties["commit.retry.num-retries"] = "0"
-                present = complete_through(table, name)
-                with committing(catalog, table), table.transaction() as transaction:
-                    if self._files:
-                        with transaction.update_snapshot().fast_append() as append:
-                            for file in self._files:
-                                append.append_data_file(file)
-                    if through is not None and (present is None or through > present):
-                        transaction.set_properties({COMPLETE_THROUGH: hour_key(through)})
+            with attempt, landed_with(catalog, load(catalog, name), through) as transaction:
+                if self._files:
+                    with transaction.update_snapshot().fast_append() as append:
+                        for file in self._files:
+                            append.append_data_file(file)
 
 
 def _columns(raw: RawTable, found: Table) -> pa.Schema:

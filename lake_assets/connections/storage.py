@@ -6,6 +6,7 @@ and renames it, an object store puts an object. Neither asks whether the name is
 
 from __future__ import annotations
 
+import hashlib
 import os
 import shutil
 from collections.abc import Callable, Iterator
@@ -283,6 +284,12 @@ def storage_at(settings: Settings, address: Path | str, *, scratch: Path) -> Sto
         raise ConfigurationError(
             f"{url} cannot be read or written: {error}.", remedy="Name a folder, or a URL such as s3://lake/landing."
         ) from error
+
+
+def sha256_of(file: Path) -> str:
+    """Return the SHA-256 checksum of a file of this machine, hexadecimal."""
+    with file.open("rb") as opened:
+        return hashlib.file_digest(opened, "sha256").hexdigest()
 
 
 def _flush(path: Path) -> None:

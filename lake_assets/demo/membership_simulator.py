@@ -29,10 +29,10 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lake_assets.base.hours import HOUR_MICROSECONDS, hour_key, hour_start, parse_hour
+from lake_assets.base.hours import HOUR_MICROSECONDS, hour_start, parse_hour
 from lake_assets.demo.message import Message
 from lake_assets.incremental.declaration import RawTable
-from lake_assets.incremental.engine.iceberg import COMPLETE_THROUGH, committing, complete_through, load, retrying
+from lake_assets.incremental.engine.iceberg import landed_with, load, retrying
 from lake_assets.membership.raw import CANCEL_REQUESTS, CANCELS, PLAN_CHANGES, PLANS, RAW, SIGNUPS
 
 if TYPE_CHECKING:
@@ -907,12 +907,9 @@ def land(catalog: Catalog, landing: Landing) -> None:
                 table = load(catalog, raw.table)
                 rows, through = landing.rows[raw.table], landing.complete_through[raw.table]
                 is_there = any(True for _ in table.scan(row_filter=_partition(landing)).plan_files())
-                present = complete_through(table, raw.table)
-                with committing(catalog, table), table.transaction() as transaction:
+                with landed_with(catalog, table, through) as transaction:
                     if rows.num_rows and not is_there:
                         transaction.append(rows.cast(table.schema().as_arrow()))
-                    if through is not None and (present is None or present < through):
-                        transaction.set_properties({COMPLETE_THROUGH: hour_key(through)})
 
 
 def repair(spark: SparkSession, bad: BadBatch) -> None:

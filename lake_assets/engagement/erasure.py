@@ -207,8 +207,8 @@ class ErasureRegistry:
 
         None if there are none.
         """
-        rows = read_rows(open_table(self.tables.location(ERASURE), version)).to_pylist()
-        cut_offs = sorted((row["org_id"], row["erased_until"]) for row in rows if row["id_hash"] is None)
+        rows = self._rows(version, of_ids=False)
+        cut_offs = sorted((row["org_id"], row["erased_until"]) for row in rows)
         if not cut_offs:
             return None
         return self.spark.createDataFrame([*dict(cut_offs).items()], "of_org string, expired_until timestamp")
@@ -247,10 +247,11 @@ class ErasureRegistry:
             person_of.update(dict.fromkeys(hashes, min(hashes)))
         return person_of
 
-    def _rows(self, version: int) -> list[dict[str, Any]]:
+    def _rows(self, version: int, *, of_ids: bool = True) -> list[dict[str, Any]]:
+        """Return the rows of erased ids at a version of the table, or (`of_ids` is false) the cut-offs."""
         table = open_table(self.tables.location(ERASURE), version)
         rows: list[dict[str, Any]] = read_rows(table).to_pylist()
-        return [row for row in rows if row["id_hash"] is not None]
+        return [row for row in rows if (row["id_hash"] is not None) == of_ids]
 
     def _named(self, messages: DataFrame, people: Iterable[str], erased: ErasedUntil) -> ErasedUntil:
         """Return the erased ids that the people columns of messages contain."""

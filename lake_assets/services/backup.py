@@ -30,9 +30,9 @@ from lake_assets.connections.addresses import (
     run_folder,
 )
 from lake_assets.connections.catalog import safe_address
+from lake_assets.connections.storage import sha256_of
 from lake_assets.errors import StoredByNewerVersion, StoredStateError, UsageError, backup_damaged
 from lake_assets.services.lifecycle import exclusive
-from lake_assets.services.setup import sha256_of
 from lake_assets.settings import __version__
 
 if TYPE_CHECKING:

@@ -7,7 +7,6 @@ each other: one of them ends with "module not found" although all is there. So o
 from __future__ import annotations
 
 import fcntl
-import hashlib
 import os
 import pwd
 import re
@@ -20,6 +19,7 @@ from pathlib import Path
 
 from lake_assets.base.extras import installed
 from lake_assets.connections.spark import EXTRA_JARS, extra_jars, spark_home
+from lake_assets.connections.storage import sha256_of
 from lake_assets.errors import ServiceError, UsageError, suggestion
 from lake_assets.services.service import check_java, java_command, java_version
 from lake_assets.settings import Settings
@@ -59,15 +59,16 @@ def set_up(settings: Settings, extras: Iterable[str] = (), *, say: Say) -> list[
             raise UsageError(f"There are no jars for {name!r}.", remedy=suggestion(name, [*EXTRA_JARS]))
         wanted[extra_jars(settings, name)] = CONFIGURATION / f"ivy-{name}.xml"
     for folder, ivy in wanted.items():
-        if not _is_complete(folder, ivy):
+        if not _has_all(folder, ivy) or changed_jars(folder):
             check_java(java_version())
             _download(folder, ivy, say)
     return list(wanted)
 
 
-def _is_complete(folder: Path, ivy: Path) -> bool:
+def _has_all(folder: Path, ivy: Path) -> bool:
+    """Whether a folder has the jars that an Ivy file names."""
     named = re.findall(r'<dependency .*?name="(.+?)" rev="(.+?)"', ivy.read_text())
-    return all((folder / f"{name}-{revision}.jar").exists() for name, revision in named) and not changed_jars(folder)
+    return all((folder / f"{name}-{revision}.jar").exists() for name, revision in named)
 
 
 def _download(folder: Path, ivy: Path, say: Say) -> None:
@@ -79,16 +80,19 @@ def _download(folder: Path, ivy: Path, say: Say) -> None:
     pattern = str(partial / "[artifact]-[revision](-[classifier]).[ext]")
     java = [java_command(), "-jar", str(resolver), "-ivy", str(ivy), "-types", "jar", "bundle", "-retrieve", pattern]
     last: deque[str] = deque(maxlen=SHOWN_LINES)
-    with one_at_a_time(say), subprocess.Popen(java, stdout=subprocess.PIPE, stderr=subprocess.STDOUT) as process:
+    with (
+        one_at_a_time(say),
+        subprocess.Popen(java, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, errors="replace") as process,
+    ):
         try:
-            for line in map(bytes.decode, process.stdout or ()):
+            for line in process.stdout or ():
                 last.append(f"    {line.rstrip()}")
                 if found := re.search(r"\[SUCCESSFUL \] (\S+)", line):
                     say(f"  {found[1]}")
         except BaseException:
             process.kill()
             raise
-    if process.returncode or not partial.is_dir():
+    if process.returncode or not _has_all(partial, ivy):
         raise ServiceError(
             f"The jars of {ivy.name} could not be downloaded. Ivy's last lines:\n" + "\n".join(last),
             remedy="Connect to the network, set a proxy in JAVA_TOOL_OPTIONS, or free disk space, as they say; then run"
@@ -135,12 +139,6 @@ def locked_checksums(lock: Path) -> dict[str, set[str]]:
             _, *parts = coordinates.split(":")
             found.setdefault("-".join(parts) + ".jar", set()).add(checksum)
     return found
-
-
-def sha256_of(file: Path) -> str:
-    """Return the SHA-256 of a file, hexadecimal."""
-    with file.open("rb") as opened:
-        return hashlib.file_digest(opened, "sha256").hexdigest()
 
 
 def _ivy_folder() -> Path:

@@ -138,7 +138,7 @@ def _decide(
 ) -> dg.RunRequest | str:
     """Return the next push of a group, or the reason why there is none.
 
-    Earlier runs for the same state of the sources are told by their tags.
+    The tags of earlier runs say for which state of the sources they were.
     """
     try:
         head = group.head(lake.catalog())

@@ -6,6 +6,7 @@ would be routed at once. Any failure reverts the push. The calls of a controller
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -20,6 +21,7 @@ from kazoo.exceptions import KazooException
 from pyarrow import ArrowException
 
 from lake_assets.base.failpoints import reach
+from lake_assets.connections.storage import sha256_of
 from lake_assets.errors import LakeError, ServiceError, UsageError
 from lake_assets.serving.errors import (
     EntryReverted,
@@ -48,7 +50,6 @@ from lake_assets.serving.store import (
     columns_of,
     draft_file,
     segment_name,
-    sha256_of,
     writing,
 )
 
@@ -78,11 +79,11 @@ class Rows:
     parts: Sequence[Callable[[], Iterable[pa.RecordBatch]]]
 
     @classmethod
-    def of(cls, rows: pa.Table | pa.RecordBatchReader | Sequence[Path]) -> Rows:
+    def of(cls, rows: pa.Table | Sequence[Path]) -> Rows:
         """Return rows of this process, or of Parquet files (see `from_parquet`), in one part."""
         if isinstance(rows, pa.Table):
             return cls(rows.schema, [rows.to_batches])
-        return cls(rows.schema, [lambda: rows]) if isinstance(rows, pa.RecordBatchReader) else from_parquet(*rows)
+        return from_parquet(*rows)
 
 
 @dataclass(frozen=True)
@@ -102,20 +103,6 @@ class Draft:
     size_bytes: int
     sha256: str
     columns: Mapping[str, str]
-
-
-DRAFTS = "name string, rows long, size_bytes long, sha256 string, columns map<string, string>"
-"""The columns of `Draft` in Spark."""
-
-_DRAFTS = pa.schema(
-    [
-        ("name", pa.string()),
-        ("rows", pa.int64()),
-        ("size_bytes", pa.int64()),
-        ("sha256", pa.string()),
-        ("columns", pa.map_(pa.string(), pa.string())),
-    ]
-)
 
 
 def from_parquet(*files: Path) -> Rows:
@@ -170,7 +157,7 @@ class Drafting:
         """
         numbers = range(len(self.rows.parts))
         drafts: list[Draft] = []
-        for of_part in self._by_spark(spark) if spark else map(self.write_part, numbers):
+        for of_part in [self._by_spark(spark)] if spark else map(self.write_part, numbers):
             drafts += of_part
             if len(drafts) > MAX_SEGMENTS:
                 raise self._too_many()
@@ -185,11 +172,11 @@ class Drafting:
             drafts.append(self._segment(number * SEGMENTS_OF_PART + len(drafts), batches))
         return drafts
 
-    def _by_spark(self, spark: SparkSession) -> Iterator[list[Draft]]:
+    def _by_spark(self, spark: SparkSession) -> list[Draft]:
         parts = len(self.rows.parts)
         numbers = spark.range(0, parts, 1, parts)
-        rows = numbers.mapInArrow(lambda batches: _written(self, batches), DRAFTS).collect()
-        yield [Draft(**row.asDict()) for row in rows]
+        rows = numbers.mapInArrow(lambda batches: _written(self, batches), "draft string").collect()
+        return [Draft(**json.loads(row["draft"])) for row in rows]
 
     def _read(self, number: int) -> Iterator[pa.RecordBatch]:
         """Only errors of the source become `PushFailed`; those of the caller, which writes, do not."""
@@ -226,11 +213,11 @@ class Drafting:
 
 
 def _written(drafting: Drafting, numbers: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Write the parts with these numbers, in a task of Spark."""
+    """Write the parts with these numbers, in a task of Spark; yield each draft as JSON."""
     for batch in numbers:
         for number in batch.column(0).to_pylist():
-            drafts = [{**vars(draft), "columns": list(draft.columns.items())} for draft in drafting.write_part(number)]
-            yield pa.RecordBatch.from_pylist(drafts, schema=_DRAFTS)
+            drafts = [json.dumps(vars(draft)) for draft in drafting.write_part(number)]
+            yield pa.record_batch([pa.array(drafts, pa.string())], ["draft"])
 
 
 def _cut(batches: Iterable[pa.RecordBatch], segment_rows: int) -> Iterator[list[pa.RecordBatch]]:

@@ -29,10 +29,11 @@ from typing import Any
 import duckdb
 import pyarrow as pa
 
+from lake_assets.connections.storage import sha256_of
 from lake_assets.serving.errors import LineageBusy, QueryRefused, QueryStopped, SegmentDamaged, TableNotServed
 from lake_assets.serving.query_worker import ERROR, STREAM, Question
 from lake_assets.serving.registry import MAX_TRIES, Registry, States, is_table
-from lake_assets.serving.store import Lease, Leases, SegmentFiles, sha256_of
+from lake_assets.serving.store import Lease, Leases, SegmentFiles
 from lake_assets.serving.store import QueryLimits as QueryLimits
 from lake_assets.settings import SERVED_TABLE
 

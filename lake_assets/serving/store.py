@@ -292,12 +292,6 @@ def writing(table: str, folder: str, variable: str) -> Iterator[None]:
         ) from error
 
 
-def sha256_of(file: Path) -> str:
-    """Return the SHA-256 checksum of a file, hexadecimal."""
-    with file.open("rb") as opened:
-        return hashlib.file_digest(opened, "sha256").hexdigest()
-
-
 def columns_of(file: Path | BinaryIO) -> dict[str, str]:
     """Return the columns of a Parquet file, and what readers take them for. Raises `OSError` or `ArrowException`."""
     import pyarrow.parquet as pq

@@ -16,6 +16,7 @@ from pathlib import Path, PurePath
 from typing import TYPE_CHECKING
 
 from lake_assets.connections.catalog import file_io
+from lake_assets.connections.storage import sha256_of
 from lake_assets.incremental.erasure.certificate import FileFacts, FileSource, Reference
 from lake_assets.serving.errors import UploadDamaged
 from lake_assets.serving.lineage import Retention
@@ -31,7 +32,6 @@ from lake_assets.serving.store import (
     known_state,
     push_of,
     read_at,
-    sha256_of,
 )
 from lake_assets.settings import Settings
 
@@ -153,12 +153,14 @@ def restore_from_source(
             as_of=first.as_of,
             segment_rows=segment_rows,
         )
-        for draft in drafting.write():
-            found = of_push.get(draft.name)
-            if found is not None and draft.sha256 == found.sha256:
-                files.place(source.name, draft.name)
-                restored.add(draft.name)
-        files.remove_drafts(source.name, of_push=drafting.push_id)
+        try:
+            for draft in drafting.write():
+                found = of_push.get(draft.name)
+                if found is not None and draft.sha256 == found.sha256:
+                    files.place(source.name, draft.name)
+                    restored.add(draft.name)
+        finally:
+            files.remove_drafts(source.name, of_push=drafting.push_id)
     return restored
 
 

@@ -14,12 +14,12 @@ from hypothesis import given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
-from lake_assets.connections.storage import Folder
+from lake_assets.connections.storage import Folder, sha256_of
 from lake_assets.errors import UsageError
 from lake_assets.serving import push as drafts
 from lake_assets.serving.errors import PushFailed
 from lake_assets.serving.push import Drafting, Rows, from_parquet
-from lake_assets.serving.store import push_of, segment_name, sha256_of
+from lake_assets.serving.store import push_of, segment_name
 
 AS_OF = datetime(2026, 1, 1, 5, 6, 7, 89_999, UTC)
 
@@ -36,7 +36,7 @@ def test_rows_are_cut_in_order_into_full_segments(batches: list[int], segment_ro
     cut = [pa.record_batch([pa.array([next(numbers) for _ in range(size)], pa.int64())], schema) for size in batches]
     reader = pa.RecordBatchReader.from_batches(schema, iter(cut))
     with tempfile.TemporaryDirectory() as folder:
-        found = drafting(Path(folder), Rows.of(reader), segment_rows=segment_rows).write()
+        found = drafting(Path(folder), Rows(reader.schema, [lambda: reader]), segment_rows=segment_rows).write()
         paths = [Path(folder) / ".drafts" / "t" / f"{draft.name}.parquet" for draft in found]
         rows = [pq.read_table(path)["n"].to_pylist() for path in paths]
         assert [draft.sha256 for draft in found] == [sha256_of(path) for path in paths]
@@ -82,6 +82,6 @@ def test_a_source_that_cannot_be_read_is_not_taken_for_a_folder_that_cannot_be_w
 
     reader = pa.RecordBatchReader.from_batches(pa.schema([("n", pa.int64())]), gone())
     with pytest.raises(PushFailed, match=r"data-00001\.parquet"):
-        drafting(tmp_path, Rows.of(reader)).write()
+        drafting(tmp_path, Rows(reader.schema, [lambda: reader])).write()
     with pytest.raises(PushFailed, match=r"could not be written to .*nowhere: .*\n  → .*LAKE_SERVING_FOLDER"):
         drafting(file / "nowhere", Rows.of(pa.table({"n": [1]}))).write()

@@ -783,6 +783,22 @@ def find(catalog: Catalog, name: str) -> Table | None:
         raise file_damage(name, path or f"(the metadata of {name})", error, io) from error
 
 
+@contextmanager
+def landed_with(catalog: Catalog, table: Table, through: int | None) -> Iterator[Transaction]:
+    """Commit what a block adds to a raw table, and its complete-through unless a later one is set, in one commit.
+
+    Raises:
+        CommitFailedException: Another commit came before.
+    """
+    # pyiceberg would try again by itself, with an hour that another commit may have passed.
+    table.metadata.properties["commit.retry.num-retries"] = "0"
+    present = complete_through(table, ".".join(table.name()))
+    with committing(catalog, table), table.transaction() as transaction:
+        yield transaction
+        if through is not None and (present is None or through > present):
+            transaction.set_properties({COMPLETE_THROUGH: hour_key(through)})
+
+
 def complete_through(table: Table, name: str) -> int | None:
     """Return a table's complete-through, from the same metadata as its head; None if it was never set.
 

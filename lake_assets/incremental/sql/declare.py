@@ -46,7 +46,14 @@ from lake_assets.incremental.sql.files import (
 from lake_assets.incremental.sql.query import RESERVED, SqlTransform
 
 AS_WRITTEN = (
-    *("key", "time_column", "quarantine_limit", "owners", "grain", "timezone", "descriptions", "late"),
+    "key",
+    "time_column",
+    "quarantine_limit",
+    "owners",
+    "grain",
+    "timezone",
+    "descriptions",
+    "late",
     "renamed_from",
 )
 """Attributes of a table that `incremental_asset` takes as they are written."""
