@@ -27,6 +27,7 @@ tests-setup: .venv/jars-of-tests.done
 $(PACKAGES): requirements.lock
 	@case "$(VERSION)" in 3.1[1-9]) ;; *) echo "Python $(VERSION) will not do. Install 3.11 or later, then: make PYTHON=python3.11"; exit 1;; esac
 	@"$${JAVA_HOME:+$$JAVA_HOME/bin/}java" -version 2> /dev/null || { echo "No Java runs. Install 17 or 21, or set JAVA_HOME."; exit 1; }
+	@[ "$$(df -Pk . | awk 'NR == 2 {print $$4}')" -ge 3000000 ] || { echo "Less than 3 GB of disk space are free. Free some, then run the command again."; exit 1; }
 	@echo "Installing the locked packages into .venv (about 1 GB; some minutes the first time)"
 	@$(PYTHON) -m venv $(if $(wildcard .venv/bin/python$(VERSION)),,--clear) .venv
 	@# --no-deps: the lock names all packages, and without it pip cannot check the hash of a package with extras.
