@@ -8,10 +8,13 @@ from __future__ import annotations
 
 import hashlib
 import os
+import re
 import shutil
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import cache
 from io import BytesIO
 from pathlib import Path
 from tempfile import TemporaryFile
@@ -21,6 +24,7 @@ from lake_assets.errors import ConfigurationError, ServiceError
 
 if TYPE_CHECKING:
     from pyarrow.fs import FileInfo, FileSystem
+    from pyiceberg.io.pyarrow import PyArrowFileIO
 
     from lake_assets.settings import Settings
 
@@ -28,6 +32,12 @@ PARTIAL = ".partial"
 """Suffix of a file that is being copied into a folder; it takes the place of the name's own."""
 
 COPY_BYTES = 1 << 20
+
+SILENT_SECONDS = 5
+"""So long a store that does not answer is not asked again, and so long it has to answer the first request."""
+
+_SILENCE = re.compile(r"curlCode: (6|7|28)\b")
+"""In what pyarrow says if there is no such host, nobody listens, or nothing comes. Else somebody is there."""
 
 
 class Stored(NamedTuple):
@@ -133,6 +143,47 @@ class Folder:
                 _flush(target.parent)
 
 
+@dataclass
+class Server:
+    """The server of object stores, and whether it answers.
+
+    A request has patience with a server: it is sent several times, which takes seconds if nobody listens, and minutes
+    if nothing comes back. So the first request is one without patience, which only asks whether somebody is there.
+
+    Attributes:
+        system: Reads and writes there.
+        once: Does so without patience. None: nothing is asked first.
+        clock: Returns seconds.
+    """
+
+    system: FileSystem
+    once: FileSystem | None = None
+    clock: Callable[[], float] = time.monotonic
+    _is_heard: bool = field(default=False, init=False)
+    _silent: tuple[float, str] = field(default=(0.0, ""), init=False)
+
+    @contextmanager
+    def asked(self, key: str) -> Iterator[FileSystem]:
+        """Yield the system. key: what is asked for first. Raises `OSError`; at once if it was silent just now."""
+        until, problem = self._silent
+        if problem and self.clock() < until:
+            raise OSError(problem)
+        try:
+            if not self._is_heard and self.once is not None:
+                try:
+                    self.once.get_file_info(key)
+                except OSError as error:
+                    if _SILENCE.search(str(error)):
+                        raise
+            yield self.system
+            self._is_heard = True
+        except OSError as error:
+            self._is_heard = not _SILENCE.search(str(error))
+            if not self._is_heard:
+                self._silent = self.clock() + SILENT_SECONDS, str(error)
+            raise
+
+
 @dataclass(frozen=True)
 class ObjectStore:
     """A prefix of an object store. What is read is copied first, so that it is whole, or raises at once.
@@ -140,13 +191,13 @@ class ObjectStore:
     Attributes:
         url: Of the prefix, without parameters: s3://lake/landing/a.
         root: Bucket and prefix, as the file system names them.
-        system: Reads and writes there.
+        server: Reads and writes there.
         scratch: The folder of this machine in which files are written before they are put.
     """
 
     url: str
     root: str
-    system: FileSystem
+    server: Server
     scratch: Path
 
     @property
@@ -158,7 +209,7 @@ class ObjectStore:
         """Open a copy of an object, which goes when it is closed. Raises `FileNotFoundError` or `ServiceError`."""
         copy = TemporaryFile()  # noqa: SIM115
         try:
-            with self._asking(), self.system.open_input_stream(self._key(name)) as found:
+            with self._asking() as system, system.open_input_stream(self._key(name)) as found:
                 shutil.copyfileobj(found, copy, COPY_BYTES)
         except BaseException:
             copy.close()
@@ -168,8 +219,8 @@ class ObjectStore:
 
     def exists(self, name: str) -> bool:
         """Return whether there is an object of a name. Raises `ServiceError`."""
-        with self._asking():
-            found: FileInfo = self.system.get_file_info(self._key(name))
+        with self._asking() as system:
+            found: FileInfo = system.get_file_info(self._key(name))
         return bool(found.is_file)
 
     def files(self, under: str = "") -> list[Stored]:
@@ -215,38 +266,39 @@ class ObjectStore:
 
     def remove(self, name: str) -> None:
         """Remove an object, or a growing file. Safe to repeat. Raises `ServiceError`."""
-        with suppress(FileNotFoundError), self._asking():
-            found: FileInfo = self.system.get_file_info(self._key(name))
+        with suppress(FileNotFoundError), self._asking() as system:
+            found: FileInfo = system.get_file_info(self._key(name))
             if found.is_file:
-                self.system.delete_file(found.path)
+                system.delete_file(found.path)
             elif self._infos(name):
-                self.system.delete_dir(found.path)
+                system.delete_dir(found.path)
 
     def move(self, name: str, to: str) -> None:
         """Give an object another name. Nothing happens if it is not there; if this process dies, both may be."""
-        with suppress(FileNotFoundError), self._asking():
-            self.system.copy_file(self._key(name), self._key(to))
-            self.system.delete_file(self._key(name))
+        with suppress(FileNotFoundError), self._asking() as system:
+            system.copy_file(self._key(name), self._key(to))
+            system.delete_file(self._key(name))
 
     def _key(self, name: str) -> str:
         return f"{self.root}/{name}" if name else self.root
 
     def _put(self, name: str, content: IO[bytes]) -> None:
-        with self._asking(), self.system.open_output_stream(self._key(name)) as target:
+        with self._asking() as system, system.open_output_stream(self._key(name)) as target:
             shutil.copyfileobj(content, target, COPY_BYTES)
 
     def _infos(self, under: str) -> list[FileInfo]:
         from pyarrow.fs import FileSelector
 
-        with self._asking():
-            found: list[FileInfo] = self.system.get_file_info(FileSelector(self._key(under), allow_not_found=True))
+        with self._asking() as system:
+            found: list[FileInfo] = system.get_file_info(FileSelector(self._key(under), allow_not_found=True))
         return found
 
     @contextmanager
-    def _asking(self) -> Iterator[None]:
+    def _asking(self) -> Iterator[FileSystem]:
         """A store that does not answer, or refuses, says nothing about an object."""
         try:
-            yield
+            with self.server.asked(self.root) as system:
+                yield system
         except FileNotFoundError:
             raise
         except OSError as error:
@@ -279,11 +331,24 @@ def storage_at(settings: Settings, address: Path | str, *, scratch: Path) -> Sto
     url = address.partition("?")[0].rstrip("/")
     scheme, host, path = io.parse_location(url, io.properties)
     try:
-        return ObjectStore(url, path, io.fs_by_scheme(scheme, host), scratch)
+        return ObjectStore(url, path, _server_of(type(io), scheme, host, tuple(sorted(io.properties.items()))), scratch)
     except ValueError as error:
         raise ConfigurationError(
             f"{url} cannot be read or written: {error}.", remedy="Name a folder, or a URL such as s3://lake/landing."
         ) from error
+
+
+@cache
+def _server_of(kind: type[PyArrowFileIO], scheme: str, host: str, properties: tuple[tuple[str, str], ...]) -> Server:
+    """Return the server of a bucket, which this process knows once. Raises `ValueError` for an unknown scheme."""
+    from pyarrow.fs import AwsDefaultS3RetryStrategy, S3FileSystem
+
+    system = kind(dict(properties)).fs_by_scheme(scheme, host)
+    if not isinstance(system, S3FileSystem):
+        return Server(system)
+    _, (given,) = system.__reduce__()
+    impatient = {"retry_strategy": AwsDefaultS3RetryStrategy(max_attempts=0), "request_timeout": SILENT_SECONDS}
+    return Server(system, S3FileSystem(**{**given, **impatient, "connect_timeout": SILENT_SECONDS}))
 
 
 def sha256_of(file: Path) -> str:
