@@ -1,29 +1,79 @@
-"""Statistics of landings: how late their rows are. Pure."""
+"""How late rows are: the day of landings that benchmarks play, and statistics of landings. Pure."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from statistics import NormalDist
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lake_assets.base.hours import HOUR_MICROSECONDS
+from lake_assets.base.hours import HOUR_MICROSECONDS, milliseconds
 from lake_assets.demo.membership_simulator import (
     BAD_PREFIX,
     HOUR_MINUTES,
+    MINUTE_MICROSECONDS,
+    Arrival,
     CompleteThrough,
-    Floats,
     Ints,
     Landing,
+    Outage,
+    Population,
+    Simulation,
     key_of,
-    microseconds,
 )
 from lake_assets.incremental.declaration import RawTable
 from lake_assets.membership.raw import RAW
 
+Floats = npt.NDArray[np.float64]
 NO_FLOATS: Floats = np.empty(0)
+
+LANDING_MINUTES, STALL_EVERY = 15, 8
+"""From one landing of the late day to the next; one landing of so many has late rows of clients that were cut off."""
+
+STALL_HOURS, STALL_SIGMA, STALL_HOURS_RANGE, STALL_WINDOW_MINUTES = 2.25, 0.55, (1.75, 6.0), 30
+"""How long before the landing the window of a stall began: median, sigma and range of a log-normal distribution; and
+the length of the window."""
+
+STALLS = 5
+"""Number of this use of random numbers, as `membership_simulator.HABITS`."""
+
+
+def late_day(accounts: int = 20_000, *, loaded_hours: int = 6) -> Simulation:
+    """Return a day with a landing every 15 minutes. One in eight has late rows, of median depth 2 h and at most 6 h.
+
+    The first landing has all rows of the `loaded_hours` before that day. The 96 landings of the day follow, and one
+    with the prompt rows of its last minutes. No row is delivered twice. The depths are quantiles of the distribution,
+    so that few are like many.
+
+    Args:
+        accounts: Number of people. With several thousand, every stall has rows.
+        loaded_hours: Number of hours before the day.
+    """
+    population = Population(accounts=accounts, hours=loaded_hours + 24)
+    rng = np.random.default_rng((population.seed, STALLS))
+    first, last = loaded_hours * HOUR_MINUTES // LANDING_MINUTES, population.hours * HOUR_MINUTES // LANDING_MINUTES
+    groups = range(first, last - STALL_EVERY + 1, STALL_EVERY)
+    landings = [group + int(rng.integers(1, STALL_EVERY + 1)) for group in groups]
+    stalls = []
+    for landing, place in zip(landings, rng.permutation(len(landings)), strict=True):
+        hours = STALL_HOURS * np.exp(STALL_SIGMA * NormalDist().inv_cdf((place + 0.5) / len(landings)))
+        depth = int(np.clip(hours, *STALL_HOURS_RANGE) * HOUR_MICROSECONDS)
+        start = population.start_hour * HOUR_MICROSECONDS + landing * LANDING_MINUTES * MINUTE_MICROSECONDS - depth
+        stalls.append((landing, start, start + STALL_WINDOW_MINUTES * MINUTE_MICROSECONDS))
+    arrival = Arrival(
+        interval_minutes=LANDING_MINUTES,
+        grace_minutes=LANDING_MINUTES,
+        tail=0.0,
+        twice=0.0,
+        again=0.0,
+        outages=(Outage(0, loaded_hours),),
+        stalls=tuple(stalls),
+    )
+    return Simulation(population, arrival)
 
 
 def good_moments(raw: RawTable, landing: Landing) -> Ints:
@@ -112,7 +162,7 @@ class _Delays:
 
 def _delays(raw: RawTable, landing: Landing, complete_through: int | None) -> _Delays:
     moments = good_moments(raw, landing)
-    hours = (microseconds(landing.landed_at) - moments) / HOUR_MICROSECONDS
+    hours = (milliseconds(landing.landed_at) * 1000 - moments) / HOUR_MICROSECONDS
     if complete_through is None:
         return _Delays(hours, NO_FLOATS)
     is_late = moments < (complete_through + 1) * HOUR_MICROSECONDS

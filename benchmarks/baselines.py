@@ -27,7 +27,7 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from benchmarks.arrival_figures import measure
+from benchmarks.arrival_figures import late_day, measure
 from benchmarks.event_log import CPU, RUN, Span, logged, task_seconds
 from benchmarks.sides import DayBack, Done, EngineSide, LaneSide, LookingBack, Side, SixHoursBack
 from benchmarks.sqlmesh_side import MODELS, SqlMeshSide, prepare
@@ -40,7 +40,6 @@ from lake_assets.demo.membership_simulator import (
     Simulation,
     generate,
     land,
-    late_day,
 )
 from lake_assets.incremental.engine.engine import Engine
 from lake_assets.membership import PIPELINE

@@ -10,7 +10,7 @@ from __future__ import annotations
 import time
 import zlib
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import partial
@@ -26,7 +26,7 @@ from lake_assets.demo import home as services
 from lake_assets.demo import membership_oracle
 from lake_assets.demo.home import END, START, check, console, headline, play_on_services, prepare_home
 from lake_assets.demo.membership_oracle import Row
-from lake_assets.demo.membership_simulator import Landing, bad_batch, dirty_batch, repair, worked_example
+from lake_assets.demo.membership_simulator import bad_batch, dirty_batch, repair, worked_example
 from lake_assets.demo.stage import Stage, launch_backfill, materialized_hours, wait_for_backfill
 from lake_assets.incremental.declaration import LANDED
 from lake_assets.incremental.engine import iceberg
@@ -37,6 +37,7 @@ from lake_assets.landing.loading import BATCH_PREFIX
 from lake_assets.landing.manifest import ALL_VERDICTS
 
 if TYPE_CHECKING:
+    from lake_assets.demo.membership_simulator import Landing
     from lake_assets.incremental.declaration import Target
     from lake_assets.incremental.engine.session_log import SessionRecord
     from lake_assets.incremental.engine.state import State
@@ -220,28 +221,6 @@ def _plain(value: object) -> object:
     return value.timestamp() if isinstance(value, datetime) else value
 
 
-def repaired(landing: Landing, right: Mapping[str, str]) -> Landing:
-    """Return a batch as it is once its producer has put the right accounts into some signups.
-
-    Args:
-        landing: The batch as it landed.
-        right: Signup → its account.
-    """
-    table = "raw.signups"
-    signups = landing.rows[table]
-    rows = signups.to_pylist()
-    for row in rows:
-        row["account_id"] = right.get(row["signup_id"], row["account_id"])
-    mended = type(signups).from_pylist(rows, schema=signups.schema)
-    return Landing(
-        landing.landed_at,
-        landing.batch_id,
-        {**landing.rows, table: mended},
-        landing.complete_through,
-        landing.late,
-    )
-
-
 SIGNUP_FACT = "core.signup_fact"
 DIMENSION = "core.account_state_dim"
 
@@ -375,7 +354,7 @@ def _play_blocking_audit(stage: Stage) -> None:
     check("Dagster does not show hour 9 of signup_fact as materialized", is_shown, False)
     console.print("  [cyan]→[/] the producer repairs the three rows in raw.signups")
     repair(stage.spark, bad)
-    stage.landed.append(repaired(bad.landing, bad.right))
+    stage.landed.append(bad.repaired)
     wait_until_idle(stage)
     check("signup_fact built hour 9 after the repair", built_hours(stage, "signup_fact"), [[BAD_HOUR]])
     through = state_of(stage, DIMENSION).committed.complete_through

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from lake_assets.demo.membership import compare, expected_rows, repaired
+from lake_assets.demo.membership import compare, expected_rows
 from lake_assets.demo.membership_simulator import EXAMPLE, bad_batch, dirty_batch, worked_example
 from lake_assets.membership import PIPELINE
 
@@ -40,6 +40,6 @@ def test_a_lost_row_is_missing_and_a_changed_one_is_both() -> None:
 
 def test_a_repaired_batch_has_the_right_accounts() -> None:
     bad = bad_batch(POPULATION, hour=9)
-    fixed = {r["signup_id"]: r["account_id"] for r in repaired(bad.landing, bad.right).rows["raw.signups"].to_pylist()}
+    fixed = {r["signup_id"]: r["account_id"] for r in bad.repaired.rows["raw.signups"].to_pylist()}
     assert {signup: fixed[signup] for signup in bad.right} == bad.right
     assert None not in fixed.values()

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 LATE = Simulation(
     Population(accounts=400, hours=14),
-    Arrival(tail=0.1, tail_hours=4, longest_hours=9, bad=0.02, stall_every=4),
+    Arrival(tail=0.1, tail_hours=4, longest_hours=9, bad=0.02),
 )
 SECOND = timedelta(seconds=1)
 BUILT = ("signup_fact", "cancel_request_fact", "cancel_fact")
