@@ -275,7 +275,7 @@ def init() -> None:
     A target that was dropped after sessions had built it is not created: the exit code is 1, and the error says how to
     rebuild it. So it is if a declaration cannot be used.
     """
-    from lake_assets.incremental.engine.columns import check_existing
+    from lake_assets.incremental.engine.columns import existing_problems
 
     declared = analyse_changed_queries()
     created = create_tables()
@@ -289,8 +289,8 @@ def init() -> None:
     if created:
         typer.echo(f"The first event hour is {engine.pipeline.start}: rows of earlier hours are quarantined.")
     show_differences(engine.catalog, engine.pipeline)
-    check_existing(engine.catalog, engine.pipeline)
     wrong: list[LakeError] = [broken.error for broken in declared.broken]
+    wrong += existing_problems(engine.catalog, engine.pipeline)
     wrong += [problem for target in engine.pipeline.in_order() if (problem := engine.problem(target)) is not None]
     show_failures(map(str, wrong))
     if wrong:

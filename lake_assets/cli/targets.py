@@ -16,7 +16,7 @@ import typer
 
 from lake_assets.cli.common import AsJson, Hour, TargetName, log_error, open_engine, past_hour, show_failures, show_log
 from lake_assets.errors import UsageError
-from lake_assets.errors.described import has_details
+from lake_assets.errors.described import has_details, is_machines_fault
 from lake_assets.pages.terminal.render import print_json, render, show
 from lake_assets.settings import settings
 
@@ -284,6 +284,7 @@ def verify(
     Without hours, it compares those whose turn it is today, at most LAKE_VERIFY_HOURS of each target. The exit code is
     1 if an hour differs.
     """
+    from lake_assets.incremental.engine.engine import failure_of
     from lake_assets.incremental.operations.verify import verify_hours
     from lake_assets.pages.terminal import engine as views
 
@@ -294,9 +295,17 @@ def verify(
     wanted = None if first is None else _hours_between(first, last, reset=False)
     day = datetime.now(UTC).date().toordinal()
     limit = settings().verify_hours
-    results = [verify_hours(engine, each, day=day, limit=limit, wanted=wanted) for each in targets]
+    results, failures = [], []
+    for each in targets:
+        try:
+            results.append(verify_hours(engine, each, day=day, limit=limit, wanted=wanted))
+        except Exception as error:  # also of the user's code: the other targets go on
+            if target is not None or is_machines_fault(error):
+                raise
+            failures.append(str(failure_of(each.table, error)))
     render(results, views.verified, as_json=as_json)
-    if any(not found.equal for found in results):
+    show_failures(failures)
+    if failures or any(not found.equal for found in results):
         sys.exit(1)
 
 

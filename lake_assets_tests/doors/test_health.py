@@ -5,6 +5,9 @@ from __future__ import annotations
 import json
 from typing import Any
 
+from pyiceberg.schema import Schema
+from pyiceberg.types import NestedField, StringType, TimestamptzType
+
 from lake_assets_tests.doors.lake_door import LakeDoor
 
 BEGINNING = """
@@ -87,9 +90,51 @@ def test_every_way_of_looking_calls_the_same_targets_wrong(lake: LakeDoor) -> No
     lake.catalog.drop_table("raw.gone")
     lake.catalog.drop_table("core.good_fact")
     assert said(lake)["status"] == {"good", "broken", "audited", "lost", "late", "slow"}
+    verified = lake.run("verify")
+    assert [name for name in NAMES if f"core.{name}_fact" in verified.err] == ["good", "lost", "late"], verified.text
 
     lake.declare_in_python(declared())
     lake.run("catch-up")
     lake("rebuild", "good_fact", "--reset")
     lake("catch-up")
     assert said(lake)["status"] == set()
+
+
+def test_a_source_that_is_gone_stops_its_own_target_alone(lake_without_spark: LakeDoor) -> None:
+    lake = lake_without_spark
+    lake.home.mkdir()
+    catalog = lake.catalog
+    catalog.create_namespace("prod")
+    schema = Schema(NestedField(1, "row_id", StringType()), NestedField(2, "seen_at", TimestamptzType()))
+    for name in ("kept", "lost", "renamed"):
+        catalog.create_table(f"prod.{name}", schema)
+    lake.declare_in_python(
+        """
+from lake_assets import Pipeline, RawTable, Source, Stateless, incremental_asset
+COLUMNS = {"row_id": "string", "seen_at": "timestamptz"}
+def fact(name):
+    def function(session, rows):
+        return rows
+    function.__name__ = f"{name}_fact"
+    source = Source(f"prod.{name}", time_column="seen_at", key="row_id")
+    own = dict(key="row_id", time_column="seen_at", columns=COLUMNS)
+    return incremental_asset(mode=Stateless(), sources=[source], **own)(function)
+RAW = RawTable("prod.renamed", time_column="seen_at")
+PIPELINE = Pipeline(raw=(RAW,), targets=tuple(map(fact, ("kept", "lost", "renamed"))), start="2026-01-01-00:00")
+"""
+    )
+    lake("init")
+    catalog.drop_table("prod.lost")
+    with catalog.load_table("prod.renamed").update_schema() as update:
+        update.rename_column("seen_at", "at")
+    catalog.drop_table("core.kept_fact")
+    for words, kept in (
+        (["init"], "created core.kept_fact"),
+        (["catch-up"], "core.kept_fact: no new snapshot of prod.kept"),
+    ):
+        done = lake.run(*words)
+        assert done.code == 1, done.text
+        assert kept in done.out
+        assert "core.lost_fact" in done.err
+        assert "prod.lost" in done.err
+        assert "prod.renamed has no column 'seen_at'" in done.err

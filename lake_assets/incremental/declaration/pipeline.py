@@ -9,7 +9,7 @@ from __future__ import annotations
 import inspect
 import re
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from functools import cached_property
@@ -645,24 +645,6 @@ class Pipeline:
                 wanted.update(candidate.source_tables)
         found.reverse()
         return found
-
-    def check_undeclared_sources(self, exists: Callable[[str], bool]) -> None:
-        """Check that every source that the pipeline does not declare is a table that another program has created.
-
-        Args:
-            exists: Whether the catalog has a table.
-
-        Raises:
-            ConfigurationError: A source is neither declared nor in the catalog.
-        """
-        declared = [raw.table for raw in self.raw] + [target.table for target in self.targets]
-        for target in self.targets:
-            for table in target.source_tables:
-                if table not in declared and not exists(table):
-                    raise ConfigurationError(
-                        f"{target.table} reads {table}, which is neither declared nor in the catalog.",
-                        remedy=f"{suggestion(table, declared)} A new raw table is declared in raw= of the pipeline.",
-                    )
 
     def _with_landing(self, target: Target) -> Target:
         """Return a target whose sources name the column of the landing that their raw tables declare."""

@@ -15,9 +15,9 @@ created it, and it is read as it is.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Literal
 
 from pyiceberg.exceptions import NoSuchNamespaceError
@@ -46,12 +46,16 @@ from lake_assets.base.columns import ELEMENT, PREFIX, is_own, quoted
 from lake_assets.base.hours import hour_key
 from lake_assets.base.sql_text import names_in_sql
 from lake_assets.errors import (
+    ConfigurationError,
+    LakeError,
+    SourceError,
     TargetError,
     UsageError,
     column_mismatch,
     column_name_taken,
     column_unreadable,
     source_table_missing,
+    suggestion,
     time_column_unusable,
 )
 from lake_assets.incremental.declaration import RawTable, Target
@@ -633,16 +637,35 @@ def _is_read(column: str, source: Source, reader: Target) -> bool:
     return reads(reader, column)
 
 
-def check_existing(catalog: Catalog, pipeline: Pipeline) -> None:
-    """Check that the raw tables that other programs have created can be read as declared.
+def existing_problems(catalog: Catalog, pipeline: Pipeline) -> list[LakeError]:
+    """Return what is wrong with the sources that other programs have created.
 
-    Raises:
-        SourceError: One of them is missing, its time column cannot be used, or Spark does not read its files rightly.
+    One is missing, a column that is declared cannot be used, or Spark does not read its files rightly.
     """
-    for raw in pipeline.raw:
-        if raw.exists_already:
-            table = load_raw(catalog, raw)
-            check_files(table, raw.table, table.metadata.current_snapshot_id)
+    found: list[LakeError] = []
+    existing: dict[str, list[Callable[[], Table]]] = {
+        raw.table: [partial(load_raw, catalog, raw)] for raw in pipeline.raw if raw.exists_already
+    }
+    declared = [raw.table for raw in pipeline.raw] + [target.table for target in pipeline.targets]
+    for target in pipeline.targets:
+        for source in target.sources:
+            if source.table in declared and source.table not in existing:
+                continue
+            if source.table not in declared and not catalog.table_exists(source.table):
+                problem = f"{target.table} reads {source.table}, which is neither declared nor in the catalog."
+                remedy = f"{suggestion(source.table, declared)} A new raw table is declared in raw= of the pipeline."
+                found.append(ConfigurationError(problem, remedy=remedy))
+                continue
+            loads = existing.setdefault(source.table, [])
+            loads.append(partial(load_source, catalog, pipeline, source, reader=target))
+    for name, loads in existing.items():
+        try:
+            for load in loads:
+                table = load()
+            check_files(table, name, table.metadata.current_snapshot_id)
+        except SourceError as error:
+            found.append(error)
+    return found
 
 
 def load_raw(catalog: Catalog, raw: RawTable) -> Table:

@@ -158,11 +158,9 @@ class Engine:
         A target that was dropped is left out, because it would look like an empty one: see `problem`.
 
         Raises:
-            ConfigurationError: A source is neither declared nor in the catalog, or a condition or an audit of a user
-                is no SQL of its kind. No table was created.
+            ConfigurationError: A condition or an audit of a user is no SQL of its kind. No table was created.
         """
         check_own_sql(self.pipeline.targets)
-        self.pipeline.check_undeclared_sources(self.catalog.table_exists)
         created = create_tables(self.catalog) + create_erasure_table(self.catalog)
         declared: list[RawTable | Target] = [*self.pipeline.raw, *self.pipeline.targets]
         for each in progress(declared):
@@ -783,6 +781,14 @@ class Outcome:
     overtaken: str | None = None
 
 
+def failure_of(table: str, error: Exception) -> ErrorText:
+    """Return what a person is told of an error of one target among others: the text names it."""
+    text = describe(error)
+    if table in text.problem or is_machines_fault(error):
+        return text
+    return ErrorText(f"{table}: {text.problem}", text.remedy)
+
+
 def catch_up(
     engine: Engine,
     targets: Iterable[Target],
@@ -838,9 +844,7 @@ def catch_up(
                 ended(Outcome(name, waiting=found, failure=failure))
             except Exception as error:  # also of Spark and of libraries: the other targets go on
                 is_machines = is_machines_fault(error)
-                text = describe(error)
-                if name not in text.problem and not is_machines:
-                    text = ErrorText(f"{name}: {text.problem}", text.remedy)
+                text = failure_of(name, error)
                 is_changed = isinstance(error, (TargetGone, TargetRolledBack))
                 ended(Outcome(name, failure=str(text), problem=text.problem if is_changed else None))
                 if on_error is not None:
