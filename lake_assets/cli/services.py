@@ -60,13 +60,13 @@ def _size(found: Contents) -> str:
 
 _SERVICES: TableView[ServiceStatus] = TableView(
     (
-        Column("service", lambda service: service.name),
-        Column("state", lambda service: service.state),
-        Column("pid", lambda service: service.pid, right=True),
-        Column("port", lambda service: service.port, right=True),
-        Column("MB", lambda service: service.memory_mb or None, right=True),
+        "service=name",
+        "state",
+        Column("pid", lambda service: service.pid and str(service.pid), right=True),
+        Column("port", lambda service: service.port and str(service.port), right=True),
+        Column("MB", lambda service: service.memory_mb or None),
         Column("log", lambda service: service.log, whole=True),
-        Column("detail", lambda service: service.detail),
+        "detail",
     )
 )
 

@@ -158,7 +158,7 @@ def _document(found: Migration) -> dict[str, object]:
 
 _CHECKED: TableView[CheckedTable] = TableView(
     (
-        Column("table", lambda checked: checked.table),
+        "table",
         Column("columns", lambda checked: ", ".join(f"{name} {kind}" for name, kind in checked.columns.items())),
         Column("types", lambda checked: "written" if checked.written else "as stored"),
         Column("note", lambda checked: "; ".join(checked.warnings)),

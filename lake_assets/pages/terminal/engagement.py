@@ -29,11 +29,11 @@ SHOWN_ROWS = 100
 
 STREAMS: TableView[StreamStatus] = TableView(
     (
-        Column("stream", lambda stream: stream.app_name),
-        Column("batch", lambda stream: "-" if stream.batch_id is None else stream.batch_id, right=True),
+        "stream=app_name",
+        Column("batch", lambda stream: "-" if stream.batch_id is None else str(stream.batch_id), right=True),
         Column("unfinished", lambda stream: ", ".join(stream.unfinished) or "-"),
-        Column("offsets behind", lambda stream: f"{stream.lag:,}", right=True),
-        Column("repeated", lambda stream: f"{stream.repeated:,}", right=True),
+        "offsets behind=lag",
+        "repeated",
         Column("its last batch", lambda stream: "-" if stream.effect is None else effect(stream.effect)),
     )
 )
@@ -113,13 +113,13 @@ def lost(found: Sequence[Accepted], *, done: bool) -> Iterator[Part]:
 
 CHANGED: TableView[dict[str, Any]] = TableView(
     (
-        Column("version", lambda row: row["_commit_version"], right=True),
+        Column("version", lambda row: str(row["_commit_version"]), right=True),
         Column("change", lambda row: row["_change_type"].replace("_", " ")),
-        Column("org", lambda row: row["org_id"]),
-        Column("engagement", lambda row: row["engagement_id"]),
-        Column("engaged at", lambda row: moment(row["engaged_at"])),
-        Column("kind", lambda row: row["kind"]),
-        Column("id", lambda row: row["who_id"]),
+        "org=org_id",
+        "engagement=engagement_id",
+        "engaged at",
+        "kind",
+        "id=who_id",
     )
 )
 
@@ -137,12 +137,7 @@ def changes(found: Changes) -> Iterator[Part]:
 
 
 COMPONENTS: TableView[ComponentSize] = TableView(
-    (
-        Column("column", lambda size: size.column),
-        Column("connected with", lambda size: size.id),
-        Column("ids", lambda size: f"{size.ids:,}", right=True),
-        Column("requests", lambda size: f"{size.requests:,}", right=True),
-    ),
+    ("column", "connected with=id", "ids", "requests"),
     empty="No request is known.",
 )
 
@@ -179,15 +174,7 @@ def component(found: Component) -> Iterator[Part]:
 
 
 REQUESTS: TableView[Move] = TableView(
-    (
-        Column("executed at", lambda each: moment(each.executed_at)),
-        Column("op", lambda each: each.op),
-        Column("from", lambda each: each.old_id),
-        Column("to", lambda each: each.new_id),
-        Column("rows of", lambda each: each.engagement_date),
-        Column("status", lambda each: each.status),
-        Column("request", lambda each: each.request_id),
-    )
+    ("executed at", "op", "from=old_id", "to=new_id", "rows of=engagement_date", "status", "request=request_id")
 )
 
 

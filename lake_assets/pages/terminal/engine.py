@@ -49,26 +49,15 @@ EARLIER_SESSIONS = 3
 """Of an hour, how many sessions before the last one are named."""
 
 _Pair = tuple[str, str]
-_REASONS: TableView[_Pair] = TableView(
-    (
-        Column("hours", lambda pair: pair[0]),
-        Column("because of", lambda pair: pair[1]),
-    )
-)
+_REASONS: TableView[_Pair] = TableView(("hours", "because of"))
 _DEFERRED: TableView[tuple[DeferredHour, str]] = TableView(
     (
         Column("deferred hour", lambda row: hour_key(row[0].hour)),
-        Column("rows, at most", lambda row: f"{row[0].rows:,}", right=True),
+        Column("rows, at most", lambda row: row[0].rows),
         Column("waits for", lambda row: row[1], right=True),
     )
 )
-_DETAILS: TableView[_Pair] = TableView(
-    (
-        Column("name", lambda pair: pair[0]),
-        Column("value", lambda pair: pair[1]),
-    ),
-    heading=False,
-)
+_DETAILS: TableView[_Pair] = TableView(("name", "value"), heading=False)
 
 
 MAX_URIS = 10
@@ -284,11 +273,11 @@ def _describe(audit: AuditResult) -> str:
 
 _COMPARED: TableView[Verification] = TableView(
     (
-        Column("table", lambda found: found.table),
+        "table",
         Column("result", lambda found: _result(found)),
-        Column("hours", lambda found: len(found.compared), right=True),
-        Column("rows", lambda found: f"{found.rows:,}", right=True),
-        Column("rebuilt", lambda found: f"{found.rows_rebuilt:,}", right=True),
+        Column("hours", lambda found: len(found.compared)),
+        "rows",
+        "rebuilt=rows_rebuilt",
         Column("s", lambda found: f"{found.seconds:.1f}", right=True),
     )
 )
@@ -329,14 +318,14 @@ def contents(found: TableContents) -> Iterator[Part]:
 
 
 def _table(found: TableContents) -> TableView[PartitionContents]:
-    columns: list[Column[PartitionContents]] = [
+    columns: list[Column[PartitionContents] | str] = [
         Column("partition", _partition, whole=True),
-        Column("rows", lambda partition: f"{partition.rows:,}", right=True),
-        Column("files", lambda partition: partition.files, right=True),
-        Column("bytes", lambda partition: f"{partition.bytes:,}", right=True),
+        "rows",
+        "files",
+        "bytes",
     ]
     if found.rows_are_before_deletes:
-        columns.append(Column("delete files", lambda partition: partition.delete_files, right=True))
+        columns.append("delete files")
     for position, bounds in enumerate(found.partitions[0].columns):
         columns += _columns(position, bounds.column)
     return TableView(columns)
@@ -370,15 +359,15 @@ def _or_unknown(number: int | None) -> str:
 
 _FIGURES: TableView[MaintenanceReport] = TableView(
     (
-        Column("table", lambda done: done.table),
+        "table",
         Column("files", lambda done: _change(done.before.files, done.after.files), right=True),
         Column("stored files", lambda done: _change(done.before.stored_files, done.after.stored_files), right=True),
         Column("stored MB", lambda done: _mb_change(done.before.stored_bytes, done.after.stored_bytes), right=True),
         Column("snapshots", lambda done: _change(done.before.snapshots, done.after.snapshots), right=True),
         Column("manifests", lambda done: _change(done.before.manifests, done.after.manifests), right=True),
-        Column("compacted", lambda done: done.partitions_compacted, right=True),
-        Column("expired", lambda done: done.snapshots_expired, right=True),
-        Column("orphans", lambda done: done.orphans_removed, right=True),
+        "compacted=partitions_compacted",
+        "expired=snapshots_expired",
+        "orphans=orphans_removed",
         Column("s", lambda done: f"{sum(done.seconds.values()):.1f}", right=True),
     )
 )

@@ -24,12 +24,12 @@ SHOWN_CHARACTERS = 100
 SHARDS: TableView[ShardStatus] = TableView(
     (
         Column("shard", lambda shard: shard.shard, whole=True),
-        Column("zone", lambda shard: shard.zone),
-        Column("verified", lambda shard: f"{shard.verified:,}", right=True),
-        Column("provisional", lambda shard: f"{shard.provisional:,}", right=True),
-        Column("quarantined", lambda shard: f"{shard.quarantined:,}", right=True),
-        Column("records", lambda shard: f"{shard.records:,}", right=True),
-        Column("bytes", lambda shard: f"{shard.bytes:,}", right=True),
+        "zone",
+        "verified",
+        "provisional",
+        "quarantined",
+        "records",
+        "bytes",
         Column("next offsets", lambda shard: _offsets(shard)),
     ),
     empty="Nothing has landed.",
@@ -39,7 +39,7 @@ QUARANTINED: TableView[Entry] = TableView(
     (
         Column("zone", lambda entry: entry.file.zone),
         Column("file", lambda entry: entry.file.name, whole=True),
-        Column("reason", lambda entry: entry.reason),
+        "reason",
     ),
     empty="Nothing is quarantined.",
 )

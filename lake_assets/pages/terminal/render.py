@@ -6,6 +6,7 @@ import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, fields, is_dataclass
+from datetime import datetime
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from rich.console import Console
@@ -17,8 +18,6 @@ from rich.text import Text
 from lake_assets.base.hours import hour_key
 
 if TYPE_CHECKING:
-    from datetime import datetime
-
     from lake_assets.incremental.engine.engine import Item, Progress
 
 Value = TypeVar("Value")
@@ -65,8 +64,8 @@ class Column(Generic[Row]):
 
     Args:
         name: The heading.
-        cell: Returns the cell of a row; None becomes an empty cell.
-        right: Whether cells are aligned to the right.
+        cell: Returns the cell of a row. None becomes an empty cell, and a time is shown to the second.
+        right: Whether cells are aligned to the right, as whole numbers always are.
         whole: Whether cells are never folded, because people copy them.
     """
 
@@ -75,18 +74,36 @@ class Column(Generic[Row]):
     right: bool = False
     whole: bool = False
 
+    @classmethod
+    def named(cls, heading: str, number: int) -> Column[Row]:
+        """Return a column of one field of each row: that of its name, or of its number if rows are tuples.
+
+        Args:
+            heading: Also the field, with _ for blanks; or `heading=field`.
+            number: Of the column.
+        """
+        name, _, field = heading.partition("=")
+        field = field or name.replace(" ", "_")
+
+        def cell(row: Any) -> object:
+            if isinstance(row, tuple):
+                return row[number]
+            return row[field] if isinstance(row, Mapping) else getattr(row, field)
+
+        return cls(name, cell)
+
 
 @dataclass(frozen=True)
 class TableView(Generic[Row]):
     """A view of several values of one type: a row for each value.
 
     Args:
-        columns: The columns, from left to right.
+        columns: The columns, from left to right; a text names a field of the rows, as `Column.named` takes it.
         empty: The line to print instead if there is no value.
         heading: Whether the headings are printed.
     """
 
-    columns: Sequence[Column[Row]]
+    columns: Sequence[Column[Row] | str]
     empty: str = ""
     heading: bool = True
 
@@ -99,15 +116,17 @@ class TableView(Generic[Row]):
 
     def _table(self, rows: Iterable[Row]) -> Table:
         table = Table(box=None, pad_edge=False, header_style="dim", show_header=self.heading)
-        for column in self.columns:
+        columns: list[Column[Row]] = []
+        for number, each in enumerate(self.columns):
+            columns.append(Column.named(each, number) if isinstance(each, str) else each)
+        lines = [[column.cell(row) for column in columns] for row in rows]
+        for number, column in enumerate(columns):
+            right = column.right or any(type(line[number]) is int for line in lines)
             table.add_column(
-                Text(column.name),
-                justify="right" if column.right else "left",
-                overflow="fold",
-                no_wrap=column.whole,
+                Text(column.name), justify="right" if right else "left", overflow="fold", no_wrap=column.whole
             )
-        for row in rows:
-            table.add_row(*[_cell(column.cell(row)) for column in self.columns])
+        for line in lines:
+            table.add_row(*map(_cell, line))
         return table
 
 
@@ -161,9 +180,9 @@ def counted(number: int, noun: str) -> str:
     return f"{number:,} {noun}{plural}"
 
 
-def moment(time: datetime | None) -> str:
-    """Return a time to the second; empty for None."""
-    return "" if time is None else f"{time:%Y-%m-%d %H:%M:%S}"
+def moment(time: datetime) -> str:
+    """Return a time to the second."""
+    return f"{time:%Y-%m-%d %H:%M:%S}"
 
 
 def megabytes(size: int) -> str:
@@ -197,6 +216,10 @@ def _table_console() -> Console:
 
 
 def _cell(value: object) -> Text:
+    if isinstance(value, datetime):
+        value = moment(value)
+    elif type(value) is int:
+        value = f"{value:,}"
     return Text("" if value is None else str(value))
 
 

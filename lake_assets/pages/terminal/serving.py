@@ -11,7 +11,6 @@ from lake_assets.pages.terminal.render import (
     counted,
     failed,
     megabytes,
-    moment,
     succeeded,
     warning,
 )
@@ -28,23 +27,23 @@ if TYPE_CHECKING:
 
 SERVED: TableView[TableStatus] = TableView(
     (
-        Column("table", lambda table: table.table),
-        Column("segments", lambda table: f"{table.segments:,}"),
-        Column("rows", lambda table: f"{table.rows:,}"),
-        Column("MB", lambda table: megabytes(table.size_bytes)),
-        Column("MB stored", lambda table: megabytes(table.stored_bytes)),
-        Column("as of", lambda table: moment(table.as_of)),
+        "table",
+        "segments",
+        "rows",
+        Column("MB", lambda table: megabytes(table.size_bytes), right=True),
+        Column("MB stored", lambda table: megabytes(table.stored_bytes), right=True),
+        "as of",
     )
 )
 
 LINEAGE: TableView[EntryStatus] = TableView(
     (
         Column("entry", lambda entry: entry.id, whole=True),
-        Column("state", lambda entry: entry.state),
-        Column("since", lambda entry: moment(entry.timestamp)),
-        Column("replaced", lambda entry: f"{len(entry.segments_from):,}"),
-        Column("brought", lambda entry: f"{len(entry.segments_to):,}"),
-        Column("can be reverted", lambda entry: entry.goes_back),
+        "state",
+        "since=timestamp",
+        Column("replaced", lambda entry: len(entry.segments_from)),
+        Column("brought", lambda entry: len(entry.segments_to)),
+        "can be reverted=goes_back",
     )
 )
 
@@ -125,7 +124,7 @@ def pinot_segments(names: Sequence[str]) -> Iterator[Part]:
 
 
 def _result_column(number: int, name: str) -> Column[Sequence[object]]:
-    return Column(name, lambda row: row[number])
+    return Column(name, lambda row: None if row[number] is None else str(row[number]))
 
 
 def _to_push(table: OutdatedSegments, what: str, option: str = "") -> Part:

@@ -48,9 +48,9 @@ class Sample:
 
 SAMPLES: TableView[Sample] = TableView(
     (
-        Column("name", lambda sample: sample.name),
-        Column("rows", lambda sample: f"{sample.rows:,}", right=True),
-        Column("through", lambda sample: sample.complete_through),
+        "name",
+        Column("rows", lambda sample: sample.rows),
+        "through=complete_through",
     ),
     empty="No sample.",
 )
@@ -109,7 +109,6 @@ def test_numbers_and_times_are_short() -> None:
     assert [counted(number, "segment") for number in (0, 1, 2_000)] == ["0 segments", "1 segment", "2,000 segments"]
     assert [megabytes(size) for size in (0, 1_250_000, 2_000_000_000)] == ["0.0", "1.2", "2,000.0"]
     assert moment(datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)) == "2026-01-02 03:04:05"
-    assert moment(None) == ""
 
 
 def test_a_step_over_many_tables_says_in_a_terminal_how_many_they_are(
