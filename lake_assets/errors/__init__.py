@@ -80,7 +80,17 @@ class ErasureStopped(LakeError):
 
 
 class ServingError(LakeError):
-    """Serving refuses a request. `lake_assets.serving.errors` has the subclasses."""
+    """Serving refuses a request. `lake_assets.serving.errors` has the subclasses.
+
+    Attributes:
+        status: HTTP status code of the endpoint's answer.
+    """
+
+    status = 503
+
+    def __init__(self, problem: str, *, remedy: str, status: int | None = None) -> None:
+        super().__init__(problem, remedy=remedy)
+        self.status = status or self.status
 
 
 MAX_CHARACTERS = 300

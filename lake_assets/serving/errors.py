@@ -1,42 +1,22 @@
 """The errors of serving. An operation that raises one of them has changed nothing, unless the error says otherwise.
 
-ServingError
-├── ReplaceRefused          the lineage does not allow it
-│   ├── EmptyReplace        neither a source nor a target
-│   ├── SourceNotRouted     a source that readers do not see
-│   ├── SourceTaken         a source that another entry is replacing, or has replaced
-│   ├── TargetTaken         a target that readers see already, or that another live entry names
-│   ├── UnknownEntry
-│   ├── EntryReverted
-│   ├── SourceGone          a source that no longer exists
-│   ├── TargetNotReady      a target that was not uploaded, or is not readable
-│   ├── TargetReplaced      a target that another entry has replaced since
-│   ├── StillInProgress     a revert of an entry whose push may be running
-│   └── SegmentHeld         a deletion of a segment that the lineage needs
-├── PushFailed              a push that was reverted, or not started
-│   ├── ColumnsChanged
-│   ├── QuotaExceeded
+ServingError                 its `status` is that of the endpoint's answer
+├── ReplaceRefused           the lineage does not allow it
+│   └── EntryEnded           there is no such entry, or it was reverted
+├── PushFailed               a push that was reverted, or not started
 │   └── UploadDamaged
-├── TokenNeeded             a call that would change a table, of an endpoint without a token
-├── PinotRefused            a call that the controller of a Pinot cluster did not carry out
-├── ErasedSince             a revert that would restore rows of an erased person
-├── LineageDamaged          a node that serving cannot have written
-├── LineageBusy             other clients kept writing the lineage
-├── SegmentDamaged          a segment whose file is gone, or is not what was pushed
+├── PinotRefused             a call that the controller of a Pinot cluster did not carry out
+├── SegmentDamaged           a segment whose file is gone, or is not what was pushed
 ├── TableNotServed
-├── QueryRefused            a query that is not allowed
-└── QueryStopped            a query that exceeded its limits, or lost its lease
-
-UsageError
-└── UnknownSegment
+├── QueryRefused             a query that is not allowed
+└── QueryStopped             a query that exceeded its limits, or lost its lease
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from datetime import datetime
+from collections.abc import Iterable
 
-from lake_assets.errors import ServingError, UsageError, named, suggestion
+from lake_assets.errors import ServingError, named, suggestion
 
 MAX_ANSWER_CHARACTERS = 500
 """Of another service's answer, in a message."""
@@ -45,141 +25,34 @@ MAX_ANSWER_CHARACTERS = 500
 class ReplaceRefused(ServingError):
     """The lineage does not allow the operation."""
 
-
-class EmptyReplace(ReplaceRefused):
-    """A replacement has neither a source nor a target."""
-
-    def __init__(self, table: str) -> None:
-        super().__init__(
-            f"A replacement in {table} names neither a source nor a target.", remedy="Name a source or a target."
-        )
+    status = 500  # as Pinot's controller answers
 
 
-class SourceNotRouted(ReplaceRefused):
-    """Readers do not see a source."""
-
-    def __init__(self, table: str, segments: Iterable[str]) -> None:
-        super().__init__(
-            f"Readers of {table} do not see {named(segments)}, so it cannot be replaced.",
-            remedy=f"Replace only segments that readers see: `lake serving list {table}`.",
-        )
+class EntryEnded(ReplaceRefused):
+    """The lineage has no such entry, or it was reverted."""
 
 
-class SourceTaken(ReplaceRefused):
-    """Another live entry replaces a source. by: its id. state: its state."""
-
-    def __init__(self, table: str, segments: Iterable[str], *, by: str, state: str) -> None:
-        super().__init__(
-            f"Entry {by} of {table}, {state}, already replaces {named(segments)}.",
-            remedy=f"Wait for its push. If that has died, push with --force, or run `lake serving revert {table} {by} "
-            "--force` first.",
-        )
-
-
-class TargetTaken(ReplaceRefused):
-    """A target's name is in use. why: a clause."""
-
-    def __init__(self, table: str, segments: Iterable[str], why: str) -> None:
-        super().__init__(
-            f"{named(segments)} of {table} cannot be pushed: {why}.",
-            remedy="Each name can be used once: choose another.",
-        )
-
-
-class UnknownEntry(ReplaceRefused):
-    """The lineage has no such entry."""
-
-    def __init__(self, table: str, entry_id: str) -> None:
-        super().__init__(
-            f"The lineage of {table} has no entry {entry_id}.", remedy=f"See `lake serving lineage {table}`."
-        )
-
-
-class EntryReverted(ReplaceRefused):
-    """The entry was reverted."""
-
-    def __init__(self, table: str, entry_id: str) -> None:
-        super().__init__(f"Entry {entry_id} of {table} was reverted.", remedy="Push again.")
-
-
-class SourceGone(ReplaceRefused):
-    """A source no longer exists."""
-
-    def __init__(self, table: str, entry_id: str, segments: Iterable[str]) -> None:
-        super().__init__(
-            f"Entry {entry_id} of {table} replaces {named(segments)}, which no longer exists.",
-            remedy="A deleted snapshot cannot be restored. An entry in progress can be reverted with --force.",
-        )
-
-
-class TargetNotReady(ReplaceRefused):
-    """A target was not uploaded, or is not readable."""
-
-    def __init__(self, table: str, entry_id: str, segments: Iterable[str]) -> None:
-        super().__init__(
-            f"Entry {entry_id} of {table} adds {named(segments)}, which was not uploaded or is not readable.",
-            remedy="Upload all of its targets, then end it; or revert it with --force.",
-        )
-
-
-class TargetReplaced(ReplaceRefused):
-    """Another live entry replaces a target. by: its id."""
-
-    def __init__(self, table: str, entry_id: str, segments: Iterable[str], *, by: str) -> None:
-        super().__init__(
-            f"Entry {entry_id} of {table} added {named(segments)}, which entry {by} replaces.",
-            remedy=f"Revert {by} first, or revert this one with --later.",
-        )
-
-
-class StillInProgress(ReplaceRefused):
-    """The entry is in progress."""
-
-    def __init__(self, table: str, entry_id: str) -> None:
-        super().__init__(
-            f"Entry {entry_id} of {table} is in progress: its push may still run.",
-            remedy="Wait for its push. If that has died, revert the entry with --force.",
-        )
-
-
-class SegmentHeld(ReplaceRefused):
-    """The lineage needs a segment. why: a clause."""
-
-    def __init__(self, table: str, segments: Iterable[str], why: str) -> None:
-        super().__init__(
-            f"{named(segments)} of {table} cannot be deleted: {why}.",
-            remedy="Revert the entry, or wait for `lake serving clean-up` to delete them.",
-        )
+def target_taken(table: str, segments: Iterable[str], why: str) -> ReplaceRefused:
+    """Return the error of a target whose name is in use. why: a clause."""
+    return ReplaceRefused(
+        f"{named(segments)} of {table} cannot be pushed: {why}.",
+        remedy="Each name can be used once: choose another.",
+        status=409,
+    )
 
 
 class PushFailed(ServingError):
     """A push that did not complete. It was reverted, if it had started."""
 
 
-class ColumnsChanged(PushFailed):
-    """The rows have other columns than those that readers see. Both: column → type."""
-
-    def __init__(self, table: str, *, seen: Mapping[str, str], pushed: Mapping[str, str]) -> None:
-        parts = [f"{name} is gone" for name in sorted(seen.keys() - pushed.keys())]
-        parts += [f"{name} is new" for name in sorted(pushed.keys() - seen.keys())]
-        for name in sorted(seen.keys() & pushed.keys()):
-            if seen[name] != pushed[name]:
-                parts.append(f"{name} is {pushed[name]} instead of {seen[name]}")
-        super().__init__(
-            f"The push of {table} has other columns than readers see: {', '.join(parts)}.",
-            remedy="Correct the rows. If readers know of the new columns, push with --new-schema.",
-        )
-
-
-class QuotaExceeded(PushFailed):
-    """A table would exceed its quota. All in bytes."""
-
-    def __init__(self, table: str, *, stored: int, new: int, quota: int) -> None:
-        super().__init__(
-            f"{table} may take {quota:,} bytes; it takes {stored:,}, and the push adds {new:,}.",
-            remedy="Raise its quota (or LAKE_SERVING_QUOTA_MB), keep fewer snapshots (LAKE_SERVING_SNAPSHOTS), or push "
-            "less.",
-        )
+def quota_exceeded(table: str, *, stored: int, new: int, quota: int) -> PushFailed:
+    """Return the error of a push with which a table would exceed its quota. All in bytes."""
+    return PushFailed(
+        f"{table} may take {quota:,} bytes; it takes {stored:,}, and the push adds {new:,}.",
+        remedy="Raise its quota (or LAKE_SERVING_QUOTA_MB), keep fewer snapshots (LAKE_SERVING_SNAPSHOTS), or push "
+        "less.",
+        status=403,
+    )
 
 
 class UploadDamaged(PushFailed):
@@ -189,16 +62,6 @@ class UploadDamaged(PushFailed):
         super().__init__(
             f"{segment} of {table} is not what was pushed: {what}.",
             remedy="Push again. If it happens again, check the disk.",
-        )
-
-
-class TokenNeeded(ServingError):
-    """An endpoint without a token changes no table: any page in a browser could call it."""
-
-    def __init__(self) -> None:
-        super().__init__(
-            "The endpoint has no token, so it changes no table.",
-            remedy="Set LAKE_SERVING_TOKEN, start it again, and send `Authorization: Bearer <token>`.",
         )
 
 
@@ -214,33 +77,18 @@ class PinotRefused(ServingError):
         )
 
 
-class ErasedSince(ServingError):
-    """A revert would restore rows that were read before an erasure. Both times in UTC."""
-
-    def __init__(self, table: str, *, pushed_at: datetime, erased_at: datetime) -> None:
-        super().__init__(
-            f"{table} would return to rows that were read at {pushed_at:%Y-%m-%d %H:%M:%S} UTC, before a person was "
-            f"erased at {erased_at:%Y-%m-%d %H:%M:%S} UTC.",
-            remedy="Correct the table and push it again.",
-        )
+def lineage_damaged(path: str, what: str) -> ServingError:
+    """Return the error of a node that contains what serving cannot have written. what: a clause."""
+    return ServingError(
+        f"The node {path} {what}.", remedy="Stop all pushes, and restore the node from a backup of ZooKeeper."
+    )
 
 
-class LineageDamaged(ServingError):
-    """A node contains what serving cannot have written. what: a clause."""
-
-    def __init__(self, path: str, what: str) -> None:
-        super().__init__(
-            f"The node {path} {what}.", remedy="Stop all pushes, and restore the node from a backup of ZooKeeper."
-        )
-
-
-class LineageBusy(ServingError):
-    """Other clients kept writing the lineage."""
-
-    def __init__(self, tables: Iterable[str], tries: int) -> None:
-        super().__init__(
-            f"The lineage of {named(tables)} was changed by other clients {tries} times in a row.", remedy="Try again."
-        )
+def lineage_busy(tables: Iterable[str], tries: int) -> ServingError:
+    """Return the error of an operation during which other clients kept writing the lineage."""
+    return ServingError(
+        f"The lineage of {named(tables)} was changed by other clients {tries} times in a row.", remedy="Try again."
+    )
 
 
 class SegmentDamaged(ServingError):
@@ -254,26 +102,22 @@ class SegmentDamaged(ServingError):
         )
 
 
-class UnknownSegment(UsageError):
-    """The table has no such segment."""
-
-    def __init__(self, table: str, segment: str) -> None:
-        super().__init__(f"{table} has no segment {segment!r}.", remedy=f"See `lake serving lineage {table} --json`.")
-
-
 class TableNotServed(ServingError):
     """There is no such served table, or readers see nothing of it."""
 
+    status = 404
+
     def __init__(self, table: str, served: Iterable[str]) -> None:
-        super().__init__(
-            f"No table {table!r} is served.",
-            remedy=suggestion(table, sorted(served)),
-        )
+        super().__init__(f"No table {table!r} is served.", remedy=suggestion(table, sorted(served)))
 
 
 class QueryRefused(ServingError):
     """A query that is not allowed, or cannot be parsed. It has no result."""
 
+    status = 400
+
 
 class QueryStopped(ServingError):
     """A query that exceeded its limits, or that DuckDB could not finish. It has no result."""
+
+    status = 422

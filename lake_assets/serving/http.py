@@ -40,19 +40,8 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 from lake_assets.base.hours import milliseconds
 from lake_assets.connections.addresses import LOOPBACK
 from lake_assets.connections.zookeeper import zookeeper_error
-from lake_assets.errors import LakeError, UsageError
-from lake_assets.serving.errors import (
-    ColumnsChanged,
-    ErasedSince,
-    QueryRefused,
-    QueryStopped,
-    QuotaExceeded,
-    ReplaceRefused,
-    TableNotServed,
-    TargetTaken,
-    TokenNeeded,
-    UnknownSegment,
-)
+from lake_assets.errors import LakeError, ServingError, UsageError
+from lake_assets.serving.errors import QueryStopped
 from lake_assets.serving.lineage import SegmentLineage
 from lake_assets.serving.query import query
 from lake_assets.serving.registry import checked_table
@@ -265,7 +254,11 @@ def controller(
 
     def changes() -> None:
         if token is None:
-            raise TokenNeeded
+            raise ServingError(
+                "The endpoint has no token, so it changes no table.",
+                remedy="Set LAKE_SERVING_TOKEN, start it again, and send `Authorization: Bearer <token>`.",
+                status=403,
+            )
 
     changing = [Depends(changes)]
 
@@ -413,20 +406,6 @@ NO_TEXT = ("string_unicode",)
 """What pydantic calls a text that UTF-8 does not have, such as half of a pair of surrogates."""
 
 SERVICE_UNAVAILABLE = 503
-STATUS_CODES = (
-    (TableNotServed, 404),
-    (UnknownSegment, 404),
-    (QueryRefused, 400),
-    (UsageError, 400),
-    (QueryStopped, 422),
-    (TokenNeeded, 403),
-    (TargetTaken, 409),
-    (QuotaExceeded, 403),
-    (ColumnsChanged, 400),
-    (ErasedSince, 409),
-    (ReplaceRefused, 500),
-)
-"""The first that fits; other errors are answered as 503. Those of replacements are Pinot's."""
 
 
 class QueryRequest(BaseModel):
@@ -532,8 +511,10 @@ def _answer_error(request: Request, error: Exception) -> JSONResponse:
         case KazooException():
             status_code, found = SERVICE_UNAVAILABLE, zookeeper_error(error)
             problem, remedy = found.problem, found.remedy
+        case ServingError(problem=problem, remedy=remedy, status=status_code):
+            pass
         case LakeError(problem=problem, remedy=remedy):
-            status_code = next((code for kind, code in STATUS_CODES if isinstance(error, kind)), SERVICE_UNAVAILABLE)
+            status_code = BAD_REQUEST if isinstance(error, UsageError) else SERVICE_UNAVAILABLE
         case RequestValidationError():
             first = error.errors()[0]  # without the value, as FastAPI's own answer has it: JSON may not hold it
             status_code = BAD_REQUEST if first["type"] in NO_TEXT else UNPROCESSABLE

@@ -19,20 +19,8 @@ from enum import StrEnum
 from itertools import islice
 
 from lake_assets.base.hours import from_milliseconds, milliseconds
-from lake_assets.errors import UsageError
-from lake_assets.serving.errors import (
-    EmptyReplace,
-    EntryReverted,
-    SegmentHeld,
-    SourceGone,
-    SourceNotRouted,
-    SourceTaken,
-    StillInProgress,
-    TargetNotReady,
-    TargetReplaced,
-    TargetTaken,
-    UnknownEntry,
-)
+from lake_assets.errors import UsageError, named
+from lake_assets.serving.errors import EntryEnded, ReplaceRefused, target_taken
 
 
 class State(StrEnum):
@@ -98,17 +86,24 @@ class SegmentLineage:
     custom_map: Mapping[str, str] | None = None
 
     def entry(self, entry_id: str) -> LineageEntry:
-        """Return the entry with an id. Raises `UnknownEntry`."""
+        """Return the entry with an id. Raises `EntryEnded`."""
         if entry_id not in self.entries:
-            raise UnknownEntry(self.table, entry_id)
+            raise EntryEnded(
+                f"The lineage of {self.table} has no entry {entry_id}.",
+                remedy=f"See `lake serving lineage {self.table}`.",
+            )
         return self.entries[entry_id]
 
     def live_entry(self, entry_id: str) -> LineageEntry:
-        """Return the live entry with an id. Raises `UnknownEntry` or `EntryReverted`."""
+        """Return the live entry with an id. Raises `EntryEnded`."""
         entry = self.entry(entry_id)
         if not entry.is_live:
-            raise EntryReverted(self.table, entry_id)
+            raise self.reverted(entry_id)
         return entry
+
+    def reverted(self, entry_id: str) -> EntryEnded:
+        """Return the error of an entry that was reverted."""
+        return EntryEnded(f"Entry {entry_id} of {self.table} was reverted.", remedy="Push again.")
 
     def live_entries(self) -> list[LineageEntry]:
         """Return the entries that were not reverted."""
@@ -199,10 +194,8 @@ def start_replace(
         snapshots: How many snapshots to keep.
 
     Raises:
-        EmptyReplace: There is neither a source nor a target.
-        SourceTaken: Another live entry replaces a source.
-        SourceNotRouted: Readers do not see a source.
-        TargetTaken: Readers see a target, or another live entry names it.
+        ReplaceRefused: There is neither a source nor a target; another live entry replaces a source; readers do not see
+            a source; readers see a target, or another live entry names it.
         UsageError: `snapshots` is too small.
     """
     if snapshots < MIN_SNAPSHOTS:
@@ -210,7 +203,10 @@ def start_replace(
     sources = tuple(dict.fromkeys(segments_from))
     targets = tuple(dict.fromkeys(segments_to))
     if not sources and not targets:
-        raise EmptyReplace(lineage.table)
+        raise ReplaceRefused(
+            f"A replacement in {lineage.table} names neither a source nor a target.",
+            remedy="Name a source or a target.",
+        )
     overlapping = _overlapping(lineage, sources, targets) if force else []
     others = [entry for entry in lineage.live_entries() if entry not in overlapping]
     _check_sources(lineage.table, sources, others, routed)
@@ -245,20 +241,22 @@ def end_replace(lineage: SegmentLineage, entry_id: str, *, ready: Collection[str
         now: In UTC.
 
     Raises:
-        UnknownEntry: There is no such entry.
-        EntryReverted: It was reverted.
-        SourceGone: A source is not ready.
-        TargetNotReady: A target is not ready.
+        EntryEnded: There is no such entry, or it was reverted.
+        ReplaceRefused: A source or a target is not ready.
     """
     entry = lineage.live_entry(entry_id)
     if entry.state is State.COMPLETED:
         return Change(lineage, frozenset())
     sources_gone = missing(entry.segments_from, ready)
     if sources_gone:
-        raise SourceGone(lineage.table, entry_id, sources_gone)
+        raise _source_gone(lineage.table, entry_id, sources_gone)
     targets_missing = missing(entry.segments_to, ready)
     if targets_missing:
-        raise TargetNotReady(lineage.table, entry_id, targets_missing)
+        raise ReplaceRefused(
+            f"Entry {entry_id} of {lineage.table} adds {named(targets_missing)}, which was not uploaded or is not"
+            " readable.",
+            remedy="Upload all of its targets, then end it; or revert it with --force.",
+        )
     return Change(lineage.updated(entry.changed(State.COMPLETED, now)), frozenset())
 
 
@@ -275,22 +273,26 @@ def revert_replace(
         force: Whether to revert also an entry in progress. Its push cannot end then.
 
     Raises:
-        UnknownEntry: There is no such entry.
-        EntryReverted: It was reverted before.
-        StillInProgress: It is in progress, and `force` is not set.
-        SourceGone: A source does not exist any more.
-        TargetReplaced: Another live entry replaces a target.
+        EntryEnded: There is no such entry, or it was reverted before.
+        ReplaceRefused: It is in progress, and `force` is not set; a source does not exist any more; or another live
+            entry replaces a target.
     """
     entry = lineage.live_entry(entry_id)
     if entry.state is State.IN_PROGRESS and not force:
-        raise StillInProgress(lineage.table, entry_id)
+        raise ReplaceRefused(
+            f"Entry {entry_id} of {lineage.table} is in progress: its push may still run.",
+            remedy="Wait for its push. If that has died, revert the entry with --force.",
+        )
     sources_gone = missing(entry.segments_from, present)
     if sources_gone and entry.state is State.COMPLETED:
-        raise SourceGone(lineage.table, entry_id, sources_gone)
+        raise _source_gone(lineage.table, entry_id, sources_gone)
     for other in lineage.live_entries():
         replaced = set(entry.segments_to).intersection(other.segments_from)
         if replaced:
-            raise TargetReplaced(lineage.table, entry_id, replaced, by=other.id)
+            raise ReplaceRefused(
+                f"Entry {entry_id} of {lineage.table} added {named(replaced)}, which entry {other.id} replaces.",
+                remedy=f"Revert {other.id} first, or revert this one with --later.",
+            )
     return Change(lineage.updated(entry.changed(State.REVERTED, now)), frozenset(entry.segments_to))
 
 
@@ -320,6 +322,13 @@ def roll_back(
     return Change(reverted.lineage, reverted.deletions | deletions)
 
 
+def _source_gone(table: str, entry_id: str, segments: Iterable[str]) -> ReplaceRefused:
+    return ReplaceRefused(
+        f"Entry {entry_id} of {table} replaces {named(segments)}, which no longer exists.",
+        remedy="A deleted snapshot cannot be restored. An entry in progress can be reverted with --force.",
+    )
+
+
 def _entry_id(lineage: SegmentLineage, sources: Sequence[str], targets: Sequence[str], now: datetime) -> str:
     content = (lineage.table, sources, targets, now.isoformat(), sorted(lineage.entries))
     return str(uuid.uuid5(_ENTRY_IDS, repr(content)))
@@ -342,10 +351,17 @@ def _check_sources(
     for entry in others:
         taken = set(sources).intersection(entry.segments_from)
         if taken:
-            raise SourceTaken(table, taken, by=entry.id, state=entry.state)
+            raise ReplaceRefused(
+                f"Entry {entry.id} of {table}, {entry.state}, already replaces {named(taken)}.",
+                remedy="Wait for its push. If that has died, push with --force, or run "
+                f"`lake serving revert {table} {entry.id} --force` first.",
+            )
     not_routed = missing(sources, routed)
     if not_routed:
-        raise SourceNotRouted(table, not_routed)
+        raise ReplaceRefused(
+            f"Readers of {table} do not see {named(not_routed)}, so it cannot be replaced.",
+            remedy=f"Replace only segments that readers see: `lake serving list {table}`.",
+        )
 
 
 def _check_targets(
@@ -353,11 +369,11 @@ def _check_targets(
 ) -> None:
     already_routed = set(targets).intersection(routed)
     if already_routed:
-        raise TargetTaken(table, already_routed, "readers see them already")
+        raise target_taken(table, already_routed, "readers see them already")
     for entry in others:
         taken = set(targets).intersection(entry.segments)
         if taken:
-            raise TargetTaken(table, taken, f"entry {entry.id} names them")
+            raise target_taken(table, taken, f"entry {entry.id} names them")
 
 
 def _without_targets(lineage: SegmentLineage, targets: Collection[str]) -> list[LineageEntry]:
@@ -448,14 +464,14 @@ def delete_segments(lineage: SegmentLineage, segments: Iterable[str], *, routed:
     """Delete segments that nothing needs.
 
     Raises:
-        SegmentHeld: A segment is routed, or a live entry names it.
+        ReplaceRefused: A segment is routed, or a live entry names it.
     """
     wanted = frozenset(segments)
-    for entry in lineage.live_entries():
-        named = wanted.intersection(entry.segments)
-        if named:
-            raise SegmentHeld(lineage.table, named, f"entry {entry.id} names them")
-    seen = wanted.intersection(routed)
-    if seen:
-        raise SegmentHeld(lineage.table, seen, "readers see them")
+    held = {f"entry {entry.id} names them": wanted.intersection(entry.segments) for entry in lineage.live_entries()}
+    for why, names in {**held, "readers see them": wanted.intersection(routed)}.items():
+        if names:
+            raise ReplaceRefused(
+                f"{named(names)} of {lineage.table} cannot be deleted: {why}.",
+                remedy="Revert the entry, or wait for `lake serving clean-up` to delete them.",
+            )
     return Change(lineage, wanted)

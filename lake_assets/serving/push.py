@@ -23,14 +23,7 @@ from pyarrow import ArrowException
 from lake_assets.base.failpoints import reach
 from lake_assets.connections.storage import sha256_of
 from lake_assets.errors import LakeError, ServiceError, UsageError
-from lake_assets.serving.errors import (
-    EntryReverted,
-    PushFailed,
-    QuotaExceeded,
-    ReplaceRefused,
-    TargetTaken,
-    UnknownEntry,
-)
+from lake_assets.serving.errors import EntryEnded, PushFailed, ReplaceRefused, quota_exceeded, target_taken
 from lake_assets.serving.lineage import (
     Change,
     State,
@@ -361,14 +354,14 @@ class Push:
             deletions |= reverted.deletions
         return TableState(lineage, state.version, state.segments - deletions)
 
-    def _over_quota(self, table: str, kept: frozenset[str]) -> QuotaExceeded | None:
+    def _over_quota(self, table: str, kept: frozenset[str]) -> PushFailed | None:
         quota = self.quotas.get(table) or self.store.policy.quota_bytes
         if quota is None:
             return None
         new = sum(draft.size_bytes for draft in self.drafts[table])
         stored = sum(size for name, size in self.store.files.stored(table).items() if name in kept)
         if stored + new > quota:
-            return QuotaExceeded(table, stored=stored, new=new, quota=quota)
+            return quota_exceeded(table, stored=stored, new=new, quota=quota)
         return None
 
     def _upload_and_register(self) -> None:
@@ -379,7 +372,7 @@ class Push:
             for table in self.drafts:
                 self._register(table)
             reach("push-registered")
-        except (EntryReverted, UnknownEntry):
+        except EntryEnded:
             # The client that reverted the push may have removed its files before the last one was uploaded.
             self._remove_unregistered()
             raise
@@ -552,7 +545,7 @@ class Writer(Store):
             self.check_lineage_exists(table, state, files_before)
             taken = set(targets) & state.segments
             if taken and not force:
-                raise TargetTaken(table, taken, "segments with these names are stored")
+                raise target_taken(table, taken, "segments with these names are stored")
             change = start_replace(
                 state.lineage,
                 segments_from=sources,
@@ -576,10 +569,9 @@ class Writer(Store):
 
         Raises:
             UsageError: The file is not Parquet.
-            ReplaceRefused: No entry in progress names the segment.
-            TargetTaken: It is stored already.
-            ColumnsChanged: It has other columns than readers see, and `new_schema` is not set.
-            QuotaExceeded: The table would exceed its quota.
+            ReplaceRefused: No entry in progress names the segment, or it is stored already.
+            PushFailed: It has other columns than readers see, and `new_schema` is not set; or the table would exceed
+                its quota.
         """
         try:
             rows = pq.read_metadata(file).num_rows
@@ -591,7 +583,7 @@ class Writer(Store):
         state = self.registry.read(table)[table]
         naming = [entry for entry in state.lineage.in_state(State.IN_PROGRESS) if segment in entry.segments_to]
         if segment in state.segments:
-            raise TargetTaken(table, [segment], "a segment with this name is stored")
+            raise target_taken(table, [segment], "a segment with this name is stored")
         if not naming:
             raise ReplaceRefused(  # it would be routed at once
                 f"No replacement in progress of {table} names {segment}, so it cannot be uploaded.",
@@ -603,14 +595,14 @@ class Writer(Store):
         size = file.stat().st_size
         stored = sum(self.files.stored(table).values())
         if most is not None and stored + size > most:
-            raise QuotaExceeded(table, stored=stored, new=size, quota=most)
+            raise quota_exceeded(table, stored=stored, new=size, quota=most)
         entry = naming[-1]
         info = SegmentInfo(segment, rows, size, sha256_of(file), as_of=entry.timestamp, entry_id=entry.id)
         self.files.upload(table, segment, file)
         self.files.verify(table, info)
         try:
             self.registry.register(table, entry.id, [info])
-        except (EntryReverted, UnknownEntry):
+        except EntryEnded:
             # The entry may also be completed: by a client that has uploaded and registered the segment once more.
             self.files.remove(table, missing([segment], self.registry.read(table)[table].segments))
             raise

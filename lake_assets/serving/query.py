@@ -30,7 +30,7 @@ import duckdb
 import pyarrow as pa
 
 from lake_assets.connections.storage import sha256_of
-from lake_assets.serving.errors import LineageBusy, QueryRefused, QueryStopped, SegmentDamaged, TableNotServed
+from lake_assets.serving.errors import QueryRefused, QueryStopped, SegmentDamaged, TableNotServed, lineage_busy
 from lake_assets.serving.query_worker import ERROR, STREAM, Question
 from lake_assets.serving.registry import MAX_TRIES, Registry, States, is_table
 from lake_assets.serving.store import Lease, Leases, SegmentFiles
@@ -262,7 +262,7 @@ class Broker:
             SegmentDamaged: A file is gone, or is not what was pushed.
             QueryStopped: The lease was lost.
             TimeoutError: The time of the lease has passed.
-            LineageBusy: Other clients kept writing the lineage.
+            ServingError: Other clients kept writing the lineage.
         """
         lease = pinned.lease
         for _ in range(MAX_TRIES):
@@ -276,7 +276,7 @@ class Broker:
                 lease.confirm()  # without the lease, files may be gone
                 raise
             pinned = self._pinned(self._routed(pinned.files, lease.seconds_left), lease)
-        raise LineageBusy(pinned.files, MAX_TRIES)
+        raise lineage_busy(pinned.files, MAX_TRIES)
 
     def _routed(self, tables: Iterable[str], seconds: float) -> States:
         """The states of tables, all of which readers see something of."""

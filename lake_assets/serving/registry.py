@@ -38,8 +38,8 @@ from kazoo.exceptions import (
 
 from lake_assets.base.hours import from_milliseconds, is_moment, milliseconds
 from lake_assets.connections.zookeeper import COMMAND_SECONDS, answer, retry_for
-from lake_assets.errors import ErrorText, UsageError
-from lake_assets.serving.errors import EntryReverted, LineageBusy, LineageDamaged, TargetTaken
+from lake_assets.errors import ErrorText, ServingError, UsageError
+from lake_assets.serving.errors import lineage_busy, lineage_damaged, target_taken
 from lake_assets.serving.lineage import Change, LineageEntry, SegmentLineage, State, routed
 from lake_assets.settings import SERVED_TABLE
 
@@ -143,7 +143,7 @@ def decode_lineage(data: bytes, path: str) -> SegmentLineage:
     """Return the lineage that `encode_lineage` or Pinot wrote; its entries in the order of their timestamps.
 
     Raises:
-        LineageDamaged: The node at `path` contains something else.
+        ServingError: The node at `path` contains something else.
     """
     record = _decode(data, path)
     try:
@@ -155,7 +155,7 @@ def decode_lineage(data: bytes, path: str) -> SegmentLineage:
             custom_map=record["mapFields"].get(CUSTOM_MAP),
         )
     except _DECODING_ERRORS as error:
-        raise LineageDamaged(path, f"does not contain a lineage: {error!r}") from error
+        raise lineage_damaged(path, f"does not contain a lineage: {error!r}") from error
 
 
 def encode_segment(info: SegmentInfo) -> bytes:
@@ -176,7 +176,7 @@ def decode_segment(data: bytes, path: str) -> SegmentInfo:
     """Return what `encode_segment` wrote.
 
     Raises:
-        LineageDamaged: The node at `path` contains something else.
+        ServingError: The node at `path` contains something else.
     """
     record = _decode(data, path)
     try:
@@ -191,7 +191,7 @@ def decode_segment(data: bytes, path: str) -> SegmentInfo:
             head=fields.get(HEAD),
         )
     except _DECODING_ERRORS as error:
-        raise LineageDamaged(path, f"does not describe a segment: {error!r}") from error
+        raise lineage_damaged(path, f"does not describe a segment: {error!r}") from error
 
 
 def _encode_entry(entry: LineageEntry) -> list[str]:
@@ -229,8 +229,8 @@ def _decode(data: bytes, path: str) -> dict[str, Any]:
     return record
 
 
-def _no_record(data: bytes, path: str) -> LineageDamaged:
-    return LineageDamaged(path, f"contains {data[:SHOWN_BYTES]!r}, which is not a record")
+def _no_record(data: bytes, path: str) -> ServingError:
+    return lineage_damaged(path, f"contains {data[:SHOWN_BYTES]!r}, which is not a record")
 
 
 def _moment(text: str) -> datetime:
@@ -308,7 +308,7 @@ class Registry:
             seconds: How long it is tried again while ZooKeeper does not answer.
 
         Raises:
-            LineageBusy: Other clients kept writing.
+            ServingError: Other clients kept writing.
             RetryFailedError: ZooKeeper did not answer.
         """
         again = retry_for(self._zk, seconds)
@@ -318,7 +318,7 @@ class Registry:
             found: States | None = again(self._states, tables)
             if found is not None:
                 return found
-        raise LineageBusy(tables, MAX_TRIES)
+        raise lineage_busy(tables, MAX_TRIES)
 
     def update(self, decide: Decide, *tables: str) -> Mapping[str, Change]:
         """Write the changes that `decide` returns for the tables' states, in one transaction.
@@ -329,7 +329,7 @@ class Registry:
             The changes that were written.
 
         Raises:
-            LineageBusy: Other clients kept writing.
+            ServingError: Other clients kept writing.
             LakeError: What `decide` raises. Nothing is written then.
         """
         for _ in range(MAX_TRIES):
@@ -340,16 +340,15 @@ class Registry:
             if self._was_written(changes):
                 return changes
             self._zk.handler.sleep_func(random.uniform(0, MAX_PAUSE_SECONDS))
-        raise LineageBusy(tables, MAX_TRIES)
+        raise lineage_busy(tables, MAX_TRIES)
 
     def register(self, table: str, entry_id: str, infos: Sequence[SegmentInfo]) -> None:
         """Register the uploaded segments of an entry in progress. Segments that are registered already are skipped.
 
         Raises:
-            UnknownEntry: There is no such entry.
-            EntryReverted: The entry is not in progress any more.
-            TargetTaken: Another segment has one of the names.
-            LineageBusy: Other clients kept writing.
+            EntryEnded: There is no such entry, or it is not in progress any more.
+            ReplaceRefused: Another segment has one of the names.
+            ServingError: Other clients kept writing.
         """
         self._zk.ensure_path(f"{self._root}{SEGMENTS}/{table}")
         for start in range(0, len(infos), BATCH_SEGMENTS):
@@ -359,8 +358,7 @@ class Registry:
         """Check that an entry is still in progress. Reads only the lineage.
 
         Raises:
-            UnknownEntry: There is no such entry.
-            EntryReverted: The entry is not in progress any more.
+            EntryEnded: There is no such entry, or it is not in progress any more.
         """
         node = self._zk.retry(lambda: _result(self._zk.get_async(self._lineage_path(table))))
         _refuse_ended(_lineage(table, node, self._lineage_path(table)), entry_id)
@@ -467,7 +465,7 @@ class Registry:
                 return
             if self._create_segments(table, state, new):
                 return
-        raise LineageBusy([table], MAX_TRIES)
+        raise lineage_busy([table], MAX_TRIES)
 
     def _create_segments(self, table: str, state: TableState, infos: Iterable[SegmentInfo]) -> bool:
         """Create the nodes of segments, if the lineage is still the one read. Return whether it was done."""
@@ -481,7 +479,7 @@ class Registry:
         """A registered segment must be this one: then the reply to its registration was lost."""
         names = [info.name for info in expected]
         if list(self.infos(table, names)) != list(expected):
-            raise TargetTaken(table, names, "other segments with these names are registered")
+            raise target_taken(table, names, "other segments with these names are registered")
 
 
 def _result(request: Any) -> Any:
@@ -501,7 +499,7 @@ def _lineage(table: str, node: tuple[bytes, ZnodeStat] | None, path: str) -> Seg
 
 def _refuse_ended(lineage: SegmentLineage, entry_id: str) -> None:
     if lineage.entry(entry_id).state is not State.IN_PROGRESS:
-        raise EntryReverted(lineage.table, entry_id)
+        raise lineage.reverted(entry_id)
 
 
 def _carried_out(transaction: TransactionRequest) -> bool:

@@ -43,15 +43,7 @@ from lake_assets.connections.storage import COPY_BYTES, PARTIAL, Folder, Storage
 from lake_assets.connections.zookeeper import answer, retry_for
 from lake_assets.errors import ServiceError, ServingError, UsageError, named
 from lake_assets.errors.described import describe
-from lake_assets.serving.errors import (
-    ColumnsChanged,
-    ErasedSince,
-    PushFailed,
-    QueryStopped,
-    TableNotServed,
-    UnknownSegment,
-    UploadDamaged,
-)
+from lake_assets.serving.errors import PushFailed, QueryStopped, TableNotServed, UploadDamaged
 from lake_assets.serving.lineage import (
     MIN_SNAPSHOTS,
     Change,
@@ -548,7 +540,7 @@ class Store:
             Table → the change that was written.
 
         Raises:
-            ErasedSince: Readers would see rows that were read before the erasure.
+            ServingError: Readers would see rows that were read before the erasure.
             ReplaceRefused: The lineage does not allow it.
         """
         operation = roll_back if later else revert_replace
@@ -562,7 +554,12 @@ class Store:
                 routed_after = routed(change.lineage, state.segments - change.deletions)
                 banned = self.read_before(table, routed_after - state.routed, erased_at)
                 if erased_at is not None and banned:
-                    raise ErasedSince(table, pushed_at=min(banned.values()), erased_at=erased_at)
+                    raise ServingError(
+                        f"{table} would return to rows that were read at {min(banned.values()):%Y-%m-%d %H:%M:%S} UTC, "
+                        f"before a person was erased at {erased_at:%Y-%m-%d %H:%M:%S} UTC.",
+                        remedy="Correct the table and push it again.",
+                        status=409,
+                    )
                 changes[table] = change
             return changes
 
@@ -606,8 +603,8 @@ class Store:
         """Delete segments that nothing needs.
 
         Raises:
-            SegmentHeld: Readers see a segment, or a live entry names it.
-            UnknownSegment: There is no such segment.
+            ReplaceRefused: Readers see a segment, or a live entry names it.
+            ServingError: There is no such segment.
         """
         stored = self.files.stored(table)  # listed before the lineage is read: see `check_lineage_exists`
         self.registry.sync()
@@ -617,7 +614,11 @@ class Store:
             self.check_lineage_exists(table, state, stored)
             unknown = missing(segments, state.segments.union(stored))
             if unknown:
-                raise UnknownSegment(table, min(unknown))
+                raise ServingError(
+                    f"{table} has no segment {min(unknown)!r}.",
+                    remedy=f"See `lake serving lineage {table} --json`.",
+                    status=404,
+                )
             return {table: delete_segments(state.lineage, segments, routed=state.routed)}
 
         change = self.registry.update(decide, table)[table]
@@ -670,7 +671,7 @@ class Store:
             pushed: The columns, as `columns_of` returns them.
 
         Raises:
-            ColumnsChanged: They differ.
+            PushFailed: They differ.
         """
         from pyarrow import ArrowException
 
@@ -681,7 +682,7 @@ class Store:
                 for name in seen.keys() | pushed.keys():
                     kinds = {seen.get(name), pushed.get(name)}
                     if len(kinds) > 1 and (None in kinds or NO_VALUE not in kinds):
-                        raise ColumnsChanged(table, seen=seen, pushed=pushed)
+                        raise _columns_changed(table, seen, pushed)
 
     def read_before(self, table: str, segments: Iterable[str], erased_at: datetime | None) -> dict[str, datetime]:
         """Return those segments whose rows were read before an erasure, with the time they were read.
@@ -732,6 +733,20 @@ class Store:
             reach(failpoint)
         self.files.remove(table, garbage[1:])
         return tuple(garbage)
+
+
+def _columns_changed(table: str, seen: Mapping[str, str], pushed: Mapping[str, str]) -> PushFailed:
+    """Return the error of rows with other columns than readers see. Both: column → type."""
+    parts = [f"{name} is gone" for name in sorted(seen.keys() - pushed.keys())]
+    parts += [f"{name} is new" for name in sorted(pushed.keys() - seen.keys())]
+    for name in sorted(seen.keys() & pushed.keys()):
+        if seen[name] != pushed[name]:
+            parts.append(f"{name} is {pushed[name]} instead of {seen[name]}")
+    return PushFailed(
+        f"The push of {table} has other columns than readers see: {', '.join(parts)}.",
+        remedy="Correct the rows. If readers know of the new columns, push with --new-schema.",
+        status=400,
+    )
 
 
 @dataclass(frozen=True)

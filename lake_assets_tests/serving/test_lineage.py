@@ -13,17 +13,8 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from lake_assets.errors import LakeError, ServingError, UsageError
 from lake_assets.serving.errors import (
-    EmptyReplace,
-    EntryReverted,
-    SegmentHeld,
-    SourceGone,
-    SourceNotRouted,
-    SourceTaken,
-    StillInProgress,
-    TargetNotReady,
-    TargetReplaced,
-    TargetTaken,
-    UnknownEntry,
+    EntryEnded,
+    ReplaceRefused,
 )
 from lake_assets.serving.lineage import (
     Change,
@@ -120,48 +111,48 @@ def test_what_is_being_pushed_is_seen_from_its_end_on_and_what_it_replaces_until
 
 def test_starts_that_are_refused(table: Table) -> None:
     first = table.push(["a", "b"])
-    refused(table, EmptyReplace, lambda: table.start([], []))
-    refused(table, SourceNotRouted, lambda: table.start(["x"], ["c"]), match="x")
-    refused(table, TargetTaken, lambda: table.start([], ["a"]), match="see them already")
+    refused(table, ReplaceRefused, lambda: table.start([], []), match="neither a source nor a target")
+    refused(table, ReplaceRefused, lambda: table.start(["x"], ["c"]), match="x")
+    refused(table, ReplaceRefused, lambda: table.start([], ["a"]), match="see them already")
     refused(table, UsageError, lambda: table.start([], ["c"], snapshots=1))
     table.start(["a", "b"], ["c"])
-    refused(table, SourceTaken, lambda: table.start(["a"], ["d"]), match="IN_PROGRESS")
-    refused(table, TargetTaken, lambda: table.start([], ["c"]), match="names them")
+    refused(table, ReplaceRefused, lambda: table.start(["a"], ["d"]), match="IN_PROGRESS")
+    refused(table, ReplaceRefused, lambda: table.start([], ["c"]), match="names them")
     table.revert(next(e for e in table.lineage.entries if e != first), force=True)
     table.push(["d"])
-    refused(table, SourceTaken, lambda: table.start(["a"], ["e"]), match="COMPLETED")
-    refused(table, TargetTaken, lambda: table.start([], ["a"]), match="names them")
+    refused(table, ReplaceRefused, lambda: table.start(["a"], ["e"]), match="COMPLETED")
+    refused(table, ReplaceRefused, lambda: table.start([], ["a"]), match="names them")
 
 
 def test_ends_that_are_refused_and_one_that_comes_twice(table: Table) -> None:
     table.push(["a"])
-    refused(table, UnknownEntry, lambda: table.end("none"))
+    refused(table, EntryEnded, lambda: table.end("none"), match="has no entry")
     second = table.start(["a"], ["b"])
-    refused(table, TargetNotReady, lambda: table.end(second), match="b, which was not uploaded")
+    refused(table, ReplaceRefused, lambda: table.end(second), match="b, which was not uploaded")
     table.present.add("b")
     table.present.remove("a")
-    refused(table, SourceGone, lambda: table.end(second), match="a, which no longer exists")
+    refused(table, ReplaceRefused, lambda: table.end(second), match="a, which no longer exists")
     table.present.add("a")
     table.end(second)
     before = table.lineage
     table.end(second)
     assert table.lineage == before
     table.revert(second)
-    refused(table, EntryReverted, lambda: table.end(second))
+    refused(table, EntryEnded, lambda: table.end(second), match="was reverted")
 
 
 def test_reverts_that_are_refused(table: Table) -> None:
     first = table.push(["a"])
     second = table.push(["b"])
     third = table.start(["b"], ["c"], snapshots=3)
-    refused(table, UnknownEntry, lambda: table.revert("none"))
-    refused(table, StillInProgress, lambda: table.revert(third))
-    refused(table, TargetReplaced, lambda: table.revert(second), match=third)
+    refused(table, EntryEnded, lambda: table.revert("none"), match="has no entry")
+    refused(table, ReplaceRefused, lambda: table.revert(third), match="in progress")
+    refused(table, ReplaceRefused, lambda: table.revert(second), match=third)
     assert table.revert(third, force=True) == {"c"}
-    refused(table, EntryReverted, lambda: table.revert(third, force=True))
+    refused(table, EntryEnded, lambda: table.revert(third, force=True), match="was reverted")
     table.present.remove("a")
-    refused(table, SourceGone, lambda: table.revert(second), match="a, which no longer exists")
-    refused(table, TargetReplaced, lambda: table.revert(first))
+    refused(table, ReplaceRefused, lambda: table.revert(second), match="a, which no longer exists")
+    refused(table, ReplaceRefused, lambda: table.revert(first), match="replaces")
 
 
 def test_deletions_that_are_refused(table: Table) -> None:
@@ -173,7 +164,7 @@ def test_deletions_that_are_refused(table: Table) -> None:
     second = table.start(["a"], ["b"])
     table.present.add("stray")
     for name in ("a", "b", "stray"):
-        refused(table, SegmentHeld, partial(delete, name), match=name)
+        refused(table, ReplaceRefused, partial(delete, name), match=name)
     table.revert(second, force=True)
     assert delete("b").deletions == {"b"}
 
@@ -242,7 +233,7 @@ def test_rolling_back_over_several_steps_is_all_or_nothing(table: Table) -> None
         return roll_back(table.lineage, entry_id, present=table.present, now=table.now)
 
     table.present.remove("s1")
-    refused(table, SourceGone, lambda: roll(entries[1]))
+    refused(table, ReplaceRefused, lambda: roll(entries[1]), match="no longer exists")
     table.present.add("s1")
     assert table.take(roll(entries[1])) == {"s1", "s2", "s3"}
     assert table.routed == {"s0"}
@@ -319,8 +310,9 @@ class Histories(RuleBasedStateMachine):
         self.table.now += MOMENT
         try:
             entry_id = self.table.start(sources, names, force=force, snapshots=snapshots)
-        except SourceTaken:
-            assert not force
+        except ReplaceRefused as refused:
+            if force or "already replaces" not in refused.problem:
+                raise
             return
         self.snapshots = snapshots
         self.open = {k: v for k, v in self.open.items() if k in self.table.lineage.entries}
@@ -332,7 +324,9 @@ class Histories(RuleBasedStateMachine):
         self.number += 1
         try:
             entry_id = self.table.push([name], snapshots=snapshots)
-        except SourceTaken:
+        except ReplaceRefused as refused:
+            if "already replaces" not in refused.problem:
+                raise
             return
         self.snapshots = snapshots
         self.stack.append(frozenset([name]))
@@ -356,7 +350,9 @@ class Histories(RuleBasedStateMachine):
         before = self.table.lineage
         try:
             self.table.end(entry_id)
-        except (EntryReverted, TargetNotReady):
+        except ReplaceRefused as refused:
+            if not isinstance(refused, EntryEnded) and "was not uploaded" not in refused.problem:
+                raise
             assert self.table.lineage is before
             return
         assert targets <= self.table.present

@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
+from lake_assets.errors import ServingError
 from lake_assets.serving import registry as module
-from lake_assets.serving.errors import EntryReverted, LineageBusy, TargetTaken, UnknownEntry
+from lake_assets.serving.errors import EntryEnded, ReplaceRefused
 from lake_assets.serving.lineage import Change, LineageEntry, SegmentLineage, State
 from lake_assets.serving.registry import LINEAGE, SEGMENTS, Registry, SegmentInfo, States
 from lake_assets_tests.serving.scenario import World, fresh_name
@@ -50,7 +51,7 @@ def test_segments_are_registered_once_and_give_the_lineage_a_new_version(served:
     assert (state.version, state.segments, state.routed) == (1, frozenset({"a", "b"}), frozenset())
     assert list(served.registry.infos(served.table, ["b", "unknown", "a"])) == [B, A]
     assert served.registry.read_by(served.table, ["a", "b"], AT) == {"a": AT}
-    with pytest.raises(TargetTaken):
+    with pytest.raises(ReplaceRefused, match="cannot be pushed"):
         served.registry.register(served.table, "push", [SegmentInfo("a", 9, 10, "2" * 64, AT, "push")])
 
 
@@ -58,10 +59,10 @@ def test_segments_are_registered_only_while_their_entry_is_in_progress(served: W
     write(served, PUSH)
     served.registry.check_in_progress(served.table, "push")
     write(served, PUSH.changed(State.REVERTED, AT))
-    for entry_id, error in (("push", EntryReverted), ("other", UnknownEntry)):
-        with pytest.raises(error):
+    for entry_id, why in (("push", "was reverted"), ("other", "has no entry")):
+        with pytest.raises(EntryEnded, match=why):
             served.registry.check_in_progress(served.table, entry_id)
-        with pytest.raises(error):
+        with pytest.raises(EntryEnded, match=why):
             served.registry.register(served.table, entry_id, [A])
     assert served.registry.read(served.table)[served.table].segments == frozenset()
 
@@ -103,7 +104,7 @@ def test_of_several_tables_all_are_written_or_none(served: World, monkeypatch: p
         begun = SegmentLineage(other, {"push": PUSH})
         return {other: Change(begun, frozenset()), served.table: Change(changed, frozenset())}
 
-    with pytest.raises(LineageBusy, match="2 times in a row"):
+    with pytest.raises(ServingError, match="2 times in a row"):
         served.registry.update(decide, served.table, other)
     assert served.states == [State.IN_PROGRESS]
     assert served.zk.exists(f"{LINEAGE}/{other}") is None
