@@ -319,7 +319,7 @@ def test_yaml_declares_what_python_declares(lake: LakeDoor) -> None:
 IN_PYTHON = """
 from lake_assets import Pipeline, RawTable, Source, Stateless, Subject, incremental_asset
 
-TRIPS = RawTable("raw.trips", {"trip_id": "string", "at": "timestamptz"}, time_column="at", complete_after="1 hour")
+TRIPS = RawTable("raw.trips", {"trip_id": "string", "at": "timestamptz"}, time_column="at")
 
 @incremental_asset(mode=Stateless(), sources=[Source("raw.rides", time_column="at", key="ride_id")], key="ride_id",
                    time_column="at", columns={"ride_id": "string", "at": "timestamptz"})
@@ -357,7 +357,7 @@ def test_python_and_yaml_are_one_pipeline_in_any_order(lake: LakeDoor) -> None:
         lake.folder / "tables",
         {
             "IncrementalTable": [
-                _fact("trip_fact", {"table": "raw.trips"}),
+                _fact("trip_fact", {"table": "raw.trips", "complete_after": "1 hour"}),
                 _fact("trip_again", same, subjects={"tripper": ["trip_id"]}),
             ],
             "SourceTable": [rides],
@@ -370,7 +370,7 @@ def test_python_and_yaml_are_one_pipeline_in_any_order(lake: LakeDoor) -> None:
     lake("catch-up")
     assert lake.values("core.ride_fact", "ride_id") == ["r1"]
     assert lake.values("core.trip_fact", "trip_id") == lake.values("core.trip_again", "trip_id") == ["t1", "t2"]
-    # The raw table is complete by the rule that only Python declares.
+    # The raw table is complete by the rule that only a source without columns declares.
     assert lake.json("signal", "trip_again")["complete_through"] == "2026-01-01-00:00"
     for names in ("own_tables:PIPELINE,tables", "own_tables.py,tables/core.trip_again.yaml,tables/raw.rides.yaml"):
         assert lake("init", LAKE_PIPELINES=names) == "Nothing to create.\n"

@@ -110,7 +110,7 @@ def target_of(declaration: Declaration, sql: SqlText, stored: StoredColumns) -> 
 
 
 def raw_tables_of(declaration: Declaration) -> list[RawTable]:
-    """Return the raw tables that a YAML document declares: itself, or sources with columns.
+    """Return the raw tables that a YAML document declares: itself, or sources that say more than how they are read.
 
     Raises:
         ConfigurationError: A column or its type is wrong.
@@ -121,7 +121,7 @@ def raw_tables_of(declaration: Declaration) -> list[RawTable]:
             return [RawTable(**{name: getattr(attributes, name) for name in RAW})]
     found = []
     for number, source in enumerate(attributes.sources):
-        if source.columns:
+        if source.model_fields_set & (RAW - {"table", "time_column", "landed_column"}):
             with located(declaration, "sources", number):  # its landed_column says how the target reads it
                 found.append(RawTable(**{name: getattr(source, name) for name in RAW - {"landed_column"}}))
     return found

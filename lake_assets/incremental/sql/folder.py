@@ -196,19 +196,21 @@ class _DeclaredRaw:
 
     def combined(self, other: _DeclaredRaw) -> _DeclaredRaw:
         """Return what both declare together. Raises `ConfigurationError` if they contradict each other."""
-        names = ["columns", "renamed_from"]
+        names = ["columns", "renamed_from", "complete_after", "feed"]
         if self.is_whole and other.is_whole:
-            names += ["time_column", "description", "descriptions", "complete_after", "feed", "landed_column"]
+            names += ["time_column", "description", "descriptions", "landed_column"]
+        is_of_another_program = any(each.is_whole and each.raw.exists_already for each in (self, other))
         for name in names:
             values = getattr(self.raw, name), getattr(other.raw, name)
-            if values[0] != values[1] and (name == "columns" or all(map(_is_given, values))):
+            is_contradicted = all(map(_is_given, values)) or (name == "columns" and is_of_another_program)
+            if values[0] != values[1] and is_contradicted:
                 raise ConfigurationError(
                     f"{other.place}: {other.raw.table} has other {name} than at {self.place}.",
                     remedy="Declare the columns once: the other sources need none.",
                 )
         first, second = (other, self) if other.is_whole and not self.is_whole else (self, other)
         added = {}
-        for name in ("description", "descriptions", "complete_after", "feed", "renamed_from"):
+        for name in ("columns", "description", "descriptions", "complete_after", "feed", "renamed_from"):
             if not _is_given(getattr(first.raw, name)):
                 added[name] = getattr(second.raw, name)
         return replace(first, raw=replace(first.raw, **added))
