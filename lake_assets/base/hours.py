@@ -178,6 +178,11 @@ def hour_text(hour: int, pattern: str) -> str:
 _MILLISECOND = timedelta(milliseconds=1)
 
 
+def to_the_second(time: datetime) -> str:
+    """Return a time as people read it."""
+    return f"{time:%Y-%m-%d %H:%M:%S}"
+
+
 def milliseconds(at: datetime) -> int:
     """Return a moment in milliseconds since 1970; a fraction of a millisecond is cut off."""
     return (at - _EPOCH) // _MILLISECOND

@@ -125,8 +125,8 @@ def open_engine() -> Engine:
 
 def create_tables() -> list[str]:
     """Create the missing tables, and record all tables in the data directory. Return the names of those created."""
+    from lake_assets.cli.render import progress
     from lake_assets.connections.catalog import remember_tables, table_names
-    from lake_assets.pages.terminal.render import progress
 
     engine = open_engine()
     created = engine.create_tables(progress("creating"))

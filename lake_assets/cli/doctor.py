@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from lake_assets.cli.common import AsJson
+from lake_assets.cli.render import render
 from lake_assets.errors import ServiceError
-from lake_assets.pages.terminal.render import render
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -32,7 +32,7 @@ def doctor(
     Starts no Spark. The exit code is 1 if there is an error.
     """
     from lake_assets.base import findings
-    from lake_assets.pages.terminal import engine as views
+    from lake_assets.cli import views
 
     done: list[findings.Repaired] = []
     if repair:

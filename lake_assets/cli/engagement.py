@@ -11,21 +11,40 @@ from contextlib import contextmanager
 from dataclasses import asdict
 from datetime import UTC, datetime
 from functools import partial
-from typing import TYPE_CHECKING, Annotated
+from itertools import islice
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from lake_assets.base.hours import to_the_second
 from lake_assets.cli.common import AsJson, OutputFile, Partitions, Port, Serve, kafka_servers, zookeeper_hosts
-from lake_assets.pages.terminal import engagement as views
-from lake_assets.pages.terminal import erasure
-from lake_assets.pages.terminal.render import print_json, print_rows, render, show, to_json
+from lake_assets.cli.render import (
+    Column,
+    Part,
+    TableView,
+    counted,
+    print_json,
+    print_rows,
+    render,
+    show,
+    to_json,
+)
+from lake_assets.errors import ErrorText
 from lake_assets.settings import settings
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
     from kazoo.client import KazooClient
     from pyspark.sql import SparkSession
 
+    from lake_assets.engagement.dead_letters import Accepted, Letters
+    from lake_assets.engagement.id_graph import Component, ComponentSize, Move
     from lake_assets.engagement.lake import StreamName
+    from lake_assets.engagement.maintenance import MaintenanceReport, Reclaimed
+    from lake_assets.engagement.metrics import Refresh
+    from lake_assets.engagement.monitoring import StreamStatus
+    from lake_assets.engagement.notifications import BatchEffect, Changes
     from lake_assets.engagement.tables import LakeTables
     from lake_assets.engagement.turn import TurnReport
 
@@ -163,7 +182,7 @@ def maintain(lake: LakeName, as_json: AsJson = False) -> None:
     retain_hours = tables.lake.retain_hours or found.retain_hours
     with _spark_and_zookeeper() as (spark, zk):
         done = maintenance.take_turn(tables, spark, zk, max_wait=found.turn_seconds, retain_hours=retain_hours)
-    render(done, lambda report: [f"{lake}: {views.maintained(report)}"], as_json=as_json)
+    render(done, lambda report: [f"{lake}: {maintained(report)}"], as_json=as_json)
 
 
 @engagement.command()
@@ -185,7 +204,7 @@ def reclaim(
         typer.confirm(f"Is it certain that no process of {lake} runs on any machine?", abort=True)
     with _spark_and_zookeeper() as (spark, zk):
         done = reclaim(tables, spark, zk, timeout=2 * SESSION_SECONDS)
-    render(done, lambda report: [f"{lake}: {views.reclaimed(report)}"], as_json=as_json)
+    render(done, lambda report: [f"{lake}: {reclaimed(report)}"], as_json=as_json)
 
 
 @engagement.command("dead-letters")
@@ -206,7 +225,7 @@ def dead_letters(
     if send_again:
         count = dead_letters.send_again(tables, kafka_servers())
         typer.echo(f"{lake}: {count:,} messages sent again; the next turns read them.", err=as_json)
-    render(dead_letters.dead_letters(tables), views.dead_letters, as_json=as_json)
+    render(dead_letters.dead_letters(tables), letters, as_json=as_json)
 
 
 @engagement.command()
@@ -226,11 +245,11 @@ def accept(
     with _spark_and_zookeeper() as (spark, zk):
         found = lost_messages(tables, spark, servers)
         if found and not yes:
-            for line in views.lost(found, done=False):
+            for line in lost(found, done=False):
                 typer.echo(line, err=True)
             typer.confirm("Is it accepted that they are never read?", abort=True, err=True)
         done = accept(tables, spark, zk, servers, timeout=settings().turn_seconds) if found else []
-    render(done, lambda accepted: views.lost(accepted, done=True), as_json=as_json)
+    render(done, lambda accepted: lost(accepted, done=True), as_json=as_json)
 
 
 @engagement.command()
@@ -251,7 +270,7 @@ def changes(
 
     found = read_changes(lake, since, org)
     if not as_json:
-        show(views.changes(found))
+        show(changed_rows(found))
         return
     rows = (row for batch in found.rows for row in batch.to_pylist())
     head = {"cursor": found.cursor, "version": found.version, "notifications": found.notifications.to_pylist()}
@@ -283,9 +302,9 @@ def graph(
         document = [asdict(size) for size in found]
         if len(tables.lake.ids) == 1:
             document = [{key: value for key, value in size.items() if key != "column"} for size in document]
-        render(found, views.components, as_json=as_json, document=document)
+        render(found, components, as_json=as_json, document=document)
     else:
-        render(id_graph.component(tables, org, identity, column), views.component, as_json=as_json)
+        render(id_graph.component(tables, org, identity, column), component, as_json=as_json)
 
 
 @engagement.command()
@@ -301,7 +320,7 @@ def metrics(
     from lake_assets.engagement.metrics import Metrics
 
     done = Metrics(_open_tables(lake), open_spark(settings())).refresh(orgs or ())
-    render(done, lambda refresh: [f"{lake}: {views.refreshed(refresh)}"], as_json=as_json)
+    render(done, lambda refresh: [f"{lake}: {refreshed(refresh)}"], as_json=as_json)
 
 
 @engagement.command()
@@ -338,23 +357,184 @@ def status(lake: LakeName, as_json: AsJson = False) -> None:
     from lake_assets.engagement.monitoring import lake_status
 
     found = lake_status(_open_tables(lake), kafka_servers())
-    render(found, views.streams, as_json=as_json)
+    render(found, streams, as_json=as_json)
 
 
-def certify(org: str, who_id: str, *, as_json: bool) -> bool:
-    """Run `lake erasure certify org ORG ID`: print the files of the lakes that hold an id.
+SHOWN_CHARACTERS = 120
+"""Of the text of a message."""
 
-    Returns:
-        Whether no file holds it.
-    """
-    from lake_assets.engagement.erasure import certify
-    from lake_assets.engagement.lakes import searched_lakes
-    from lake_assets.engagement.tables import folder
+SHOWN_ROWS = 100
+"""Of changed rows, of which an update has two, and of requests and components."""
 
-    with erasure.progress_bar(shown=not as_json) as progress:
-        found = certify(folder(settings()), searched_lakes(settings()), org, who_id, kafka_servers(), progress=progress)
-    render(found, views.certificate, as_json=as_json, document=erasure.certificate_document(found))
-    return found.nowhere
+STREAMS: TableView[StreamStatus] = TableView(
+    (
+        "stream=app_name",
+        Column("batch", lambda stream: "-" if stream.batch_id is None else str(stream.batch_id), right=True),
+        Column("unfinished", lambda stream: ", ".join(stream.unfinished) or "-"),
+        "offsets behind=lag",
+        "repeated",
+        Column("its last batch", lambda stream: "-" if stream.effect is None else effect(stream.effect)),
+    )
+)
+
+
+def streams(found: Sequence[StreamStatus]) -> Iterator[Part]:
+    """Show the streams, and what to do about each whose batch fails."""
+    yield from STREAMS(found)
+    paused = {stream.paused_since for stream in found} - {None}
+    for since in paused:
+        yield f"Paused since {since}: no turn begins until `lake engagement resume`."
+    for stream in found:
+        if stream.problem is not None:
+            yield str(ErrorText(f"{stream.problem}.", stream.remedy or ""))
+
+
+def turn(app_name: str, report: TurnReport) -> str:
+    """Return the line of a turn that a stream took."""
+    if report.batch is None:
+        return f"{app_name}: no batch was due."
+    parts = [] if report.effect is None else [effect(report.effect)]
+    if report.batch.dropped:
+        parts.append(f"{counted(report.batch.dropped, 'message')} dropped")
+    if report.batch.repeated:
+        parts.append(f"{counted(report.batch.repeated, 'message')} repeated")
+    steps = ", ".join(f"{step} {took:.1f}" for step, took in report.seconds.items())
+    parts.append(f"{sum(report.seconds.values()):.1f} s ({steps})")
+    return f"{app_name}: batch {report.batch.batch.batch_id}: {'; '.join(parts)}"
+
+
+def effect(done: BatchEffect) -> str:
+    """Return what a batch has done, in words."""
+    from lake_assets.engagement.notifications import collapsed
+
+    rows = [f"{count:,} {name}" for name in ("inserted", "updated", "deleted") if (count := getattr(done, name))]
+    letters = f"; {counted(done.dead_letters, 'dead letter')}" if done.dead_letters else ""
+    requests = f"{collapsed(done)}: " if done.requests else ""
+    return f"{requests}{', '.join(rows) or 'no row changed'}{letters}"
+
+
+def maintained(done: MaintenanceReport) -> str:
+    """Return what maintenance did, in words."""
+    before = done.before
+    after = done.after
+    removed = sum(done.removed.values())
+    files = f"{before.files:,} files ({before.bytes:,} bytes) are now {after.files:,} ({after.bytes:,} bytes)"
+    kept = "no old version is kept"
+    if done.kept_hours:
+        kept = f"old versions stay readable for {done.kept_hours} hours"
+    return f"{done.orgs} orgs compacted, {done.sorted_orgs} sorted; {files}; {removed:,} files removed; {kept}"
+
+
+def reclaimed(done: Reclaimed) -> str:
+    """Return what `reclaim` corrected, in words."""
+    token = "the claim needs no change"
+    if done.replaced:
+        token = f"token {done.token} replaces {done.before}"
+    batch = "no batch is open"
+    if done.next:
+        batch = f"{done.next} continues its open batch"
+    return f"{token}; {batch}"
+
+
+def lost(found: Sequence[Accepted], *, done: bool) -> Iterator[Part]:
+    """Show what streams have lost, and what becomes of it."""
+    if not found:
+        yield "Nothing is lost: each stream finds its next message in Kafka."
+    for stream in found:
+        yield f"{stream.stream}: {stream.problem}"
+        for each in stream.lost:
+            until = "on" if each.end is None else f"to {each.end} (exclusive)"
+            is_lost = "is lost" if done else "would be lost"
+            yield f"  {each.topic}, partition {each.partition}, from offset {each.first} {until} {is_lost}"
+        if stream.stream == "retention" and stream.lost:
+            yield "  Requests of erasure may be among them. Send those again that were not executed."
+
+
+CHANGED: TableView[dict[str, Any]] = TableView(
+    (
+        Column("version", lambda row: str(row["_commit_version"]), right=True),
+        Column("change", lambda row: row["_change_type"].replace("_", " ")),
+        "org=org_id",
+        "engagement=engagement_id",
+        "engaged at",
+        "kind",
+        "id=who_id",
+    )
+)
+
+
+def changed_rows(found: Changes) -> Iterator[Part]:
+    """Show the first changed rows, their numbers, and the next cursor."""
+    rows = (row for batch in found.rows for row in batch.to_pylist())
+    first = list(islice(rows, SHOWN_ROWS))
+    if first:
+        yield from CHANGED(first)
+    told = {name: sum(found.notifications[name].to_pylist()) for name in ("inserted", "updated", "deleted")}
+    yield ", ".join(f"{count:,} {name}" for name, count in told.items()) + f"; the next cursor is {found.cursor}"
+    if next(rows, None) is not None:
+        yield f"Only the first {SHOWN_ROWS} rows are shown; --json prints all."
+
+
+COMPONENTS: TableView[ComponentSize] = TableView(
+    ("column", "connected with=id", "ids", "requests"),
+    empty="No request is known.",
+)
+
+
+def components(found: Sequence[ComponentSize]) -> Iterator[Part]:
+    """Show the largest components of an org."""
+    yield from COMPONENTS(found[:SHOWN_ROWS])
+    if len(found) > SHOWN_ROWS:
+        yield f"{len(found) - SHOWN_ROWS:,} more are smaller; --json lists all."
+
+
+def component(found: Component) -> Iterator[Part]:
+    """Draw a component, then its requests in order of time, and where rows of each id end."""
+    from networkx import generate_network_text
+
+    from lake_assets.engagement.id_graph import digraph
+
+    parts = [counted(len(found.ids), "id"), counted(len(found.requests), "request")]
+    parts.append(f"the longest chain has {counted(found.longest_chain, 'step')}")
+    yield ", ".join(parts)
+    if found.merges:
+        yield f"several ids move to: {', '.join(found.merges[:SHOWN_ROWS])}"
+    for cycle in found.cycles[:SHOWN_ROWS]:
+        yield f"a cycle: {', '.join(cycle[:SHOWN_ROWS])}"
+    shown = found.requests[:SHOWN_ROWS]
+    yield from generate_network_text(digraph((each.old_id, each.new_id) for each in shown))
+    yield from REQUESTS(shown)
+    for end in found.ends[:SHOWN_ROWS]:
+        after = "" if end.after is None else f" after {to_the_second(end.after)}"
+        goal = "are deleted" if end.new_id is None else f"end at {end.new_id}"
+        yield f"{end.old_id}: rows engaged{after} until {to_the_second(end.until)} {goal}"
+    if len(found.requests) > SHOWN_ROWS:
+        yield f"Only the first {SHOWN_ROWS} requests are shown; --json has all."
+
+
+REQUESTS: TableView[Move] = TableView(
+    ("executed at", "op", "from=old_id", "to=new_id", "rows of=engagement_date", "status", "request=request_id")
+)
+
+
+def letters(found: Sequence[Letters]) -> Iterator[Part]:
+    """Show the dead letters by reason, each with an example."""
+    if not found:
+        yield "There is no dead letter."
+    for each in found:
+        first, last = (f"p{partition}:{offset}" for partition, offset in (each.first, each.last))
+        places = first if first == last else f"{first} .. {last}"
+        yield f"{each.topic}: {counted(each.count, 'message')}, {each.reason} ({places})"
+        if each.example is not None:
+            yield f"  {each.example[:SHOWN_CHARACTERS]}"
+    if any(each.can_be_sent for each in found):
+        yield "→ Correct what is wrong, then run the command with --send-again; or send corrected messages."
+
+
+def refreshed(done: Refresh) -> str:
+    """Return what a refresh of the metrics did, in words."""
+    computed = "all metrics" if done.partitions is None else f"{done.partitions} days of orgs"
+    return f"{computed} recomputed; the metrics show version {done.cursor}"
 
 
 def _run_on(lake: str, names: list[StreamName], *, as_json: bool) -> None:
@@ -366,7 +546,7 @@ def _run_on(lake: str, names: list[StreamName], *, as_json: bool) -> None:
         if as_json:
             typer.echo(json.dumps({"stream": name, **json.loads(to_json(report))}))
         elif report.batch is not None:
-            typer.echo(views.turn(tables.lake.app_name(name), report))
+            typer.echo(turn(tables.lake.app_name(name), report))
 
     def print_error(name: StreamName, text: str) -> None:
         typer.echo(f"{tables.lake.app_name(name)}: {text}", err=True)
@@ -413,7 +593,7 @@ def _run_once(lake: str, names: list[StreamName], *, as_json: bool) -> None:
             for stream, report in take_due_turns(tables, names, spark, zk, servers, max_wait=seconds):
                 taken.append({"stream": stream.name, **asdict(report)})
                 if not as_json:
-                    typer.echo(views.turn(stream.app_name, report))
+                    typer.echo(turn(stream.app_name, report))
     finally:
         if as_json:
             print_json(taken)
@@ -429,7 +609,7 @@ def _take_turn(lake: str, name: StreamName, *, as_json: bool) -> None:
     with _spark_and_zookeeper() as (spark, zk):
         stream = open_stream(name, tables, spark, servers)
         report = take_turn(stream, coordinator(stream, zk, spark, timeout=seconds), max_wait=seconds)
-    render(report, lambda turn: [views.turn(stream.app_name, turn)], as_json=as_json)
+    render(report, lambda taken: [turn(stream.app_name, taken)], as_json=as_json)
 
 
 @contextmanager

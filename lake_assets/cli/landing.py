@@ -9,25 +9,32 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime, timedelta
 from functools import partial
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from lake_assets.base.hours import hour_key
 from lake_assets.cli.common import AsJson, OutputFile, Partitions, kafka_servers, print_problems, progress_bar
+from lake_assets.cli.render import Column, Part, TableView, counted, render
 from lake_assets.errors import LakeError, UsageError
-from lake_assets.pages.terminal import landing as views
-from lake_assets.pages.terminal.render import render
 from lake_assets.settings import settings
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
     from lake_assets.incremental.engine.engine import Engine
     from lake_assets.incremental.erasure.certificate import FileSource
     from lake_assets.incremental.erasure.erase import Elsewhere
     from lake_assets.incremental.operations.health import Problem
+    from lake_assets.landing.accept import Accepted
+    from lake_assets.landing.dead_letters import DeadLetters, LandedAgain
     from lake_assets.landing.erasure import LandedErasure
+    from lake_assets.landing.heal import Finding, Repaired, Verification
     from lake_assets.landing.landing_service import LandingService
     from lake_assets.landing.loading import Loaded
+    from lake_assets.landing.manifest import Entry, ShardStatus
     from lake_assets.landing.messages import Feed, Scrub
+    from lake_assets.landing.state import Loss
     from lake_assets.landing.zone_tailer import ZoneTailer
     from lake_assets.landing.zones import ZoneWriter
 
@@ -57,7 +64,7 @@ def accept(topic: Topic) -> None:
     feed = next((feed for feed in _feeds() if feed.topic == topic), None)
     scrub = scrub_by(settings(), feed) if feed else None
     done = accept(open_zones(), kafka_servers(), topic, now=datetime.now(UTC), feed=feed, scrub=scrub)
-    for line in views.accepted(topic, done):
+    for line in accepted(topic, done):
         typer.echo(line)
 
 
@@ -86,7 +93,7 @@ def dead_letters(
     feed = feed_of(service.feeds, topic)
     if land_again:
         done = dead_letters.land_again(service.loader(feed))
-        typer.echo(views.landed_again(feed.raw.table, done), err=as_json)
+        typer.echo(landed_again(feed.raw.table, done), err=as_json)
     elif accept:
         count = dead_letters.accept(service.loader(feed))
         typer.echo(f"{topic}: {count:,} dead letters of hours that are not complete are given up.", err=as_json)
@@ -94,7 +101,7 @@ def dead_letters(
     share = settings().landing_dead_letter_share
     progress = progress_of(service.catalog, feed.raw.table, feed.topic)
     found = dead_letters.dead_letters(service.manifest, zones, progress, feed, limit=share)
-    render(found, views.dead_letters, as_json=as_json)
+    render(found, letters, as_json=as_json)
 
 
 def read(
@@ -111,7 +118,7 @@ def read(
     from lake_assets.landing import read
 
     rows = read(topic, open=open_files, settings=settings())
-    render(rows, views.landed_rows(rows), as_json=as_json)
+    render(rows, landed_rows(rows), as_json=as_json)
 
 
 def repair() -> None:
@@ -125,7 +132,7 @@ def repair() -> None:
     failed = False
     for done in repair(open_zones(), now=datetime.now(UTC), deadline=deadline):
         failed = failed or bool(done.problem)
-        typer.echo(views.repaired(done), err=bool(done.problem))
+        typer.echo(repaired(done), err=bool(done.problem))
     if failed:
         sys.exit(1)
 
@@ -156,7 +163,7 @@ def verify(
             progress=progress,
             beside=beside,
         )
-    render(found, views.verified, as_json=as_json)
+    render(found, verified, as_json=as_json)
     for problem in few if not as_json else ():
         typer.echo(f"{problem.what}\n  → {problem.remedy}")
     if found.findings:
@@ -259,7 +266,7 @@ def list_quarantined(as_json: AsJson = False) -> None:
     from lake_assets.landing.heal import quarantined
     from lake_assets.landing.manifest import open_manifest
 
-    render(quarantined(open_manifest(settings())), views.QUARANTINED, as_json=as_json)
+    render(quarantined(open_manifest(settings())), QUARANTINED, as_json=as_json)
 
 
 @quarantine.command()
@@ -354,6 +361,140 @@ def _feeds() -> tuple[Feed, ...]:
 
     found = settings()
     return feeds(open_pipeline(found), prefix=found.landing_prefix, max_bytes=found.landing_message_bytes)
+
+
+SHOWN_LETTERS = 20
+SHOWN_LETTER = 100
+
+SHARDS: TableView[ShardStatus] = TableView(
+    (
+        Column("shard", lambda shard: shard.shard, whole=True),
+        "zone",
+        "verified",
+        "provisional",
+        "quarantined",
+        "records",
+        "bytes",
+        Column("next offsets", lambda shard: _offsets(shard)),
+    ),
+    empty="Nothing has landed.",
+)
+
+QUARANTINED: TableView[Entry] = TableView(
+    (
+        Column("zone", lambda entry: entry.file.zone),
+        Column("file", lambda entry: entry.file.name, whole=True),
+        "reason",
+    ),
+    empty="Nothing is quarantined.",
+)
+
+
+def verified(found: Verification) -> Iterator[Part]:
+    """Show the findings of each zone and cause together, then how much was read."""
+    causes: dict[tuple[str, str], list[Finding]] = {}
+    for finding in found.findings:
+        causes.setdefault((finding.zone, finding.cause or finding.problem), []).append(finding)
+    for (zone, cause), several in causes.items():
+        first = several[0]
+        remedy = f"\n  → {first.remedy}" if first.remedy else ""
+        if len(several) == 1:
+            yield f"{zone}  {first.name}  {first.problem}{remedy}"
+        else:
+            yield f"{zone}  {len(several):,} times: {cause}; the first one is {first.name}, {first.problem}{remedy}"
+    summary = "no finding"
+    if found.findings:
+        summary = counted(len(found.findings), "finding")
+    yield f"{found.files:,} files, {found.records:,} records, {found.bytes:,} bytes read: {summary}."
+
+
+def letters(found: DeadLetters) -> Iterator[Part]:
+    """Show the newest dead letters, a line each, then how many there are of each reason."""
+    for letter in found.newest[-SHOWN_LETTERS:]:
+        sent = f"{letter.sent:%Y-%m-%d %H:%M:%S}" if letter.sent else "no time"
+        yield f"p{letter.partition}:{letter.offset}  {sent}  {letter.reason}  {letter.value[:SHOWN_LETTER]}"
+    if not found.unsettled:
+        yield f"{found.topic} has no dead letter that was neither landed again nor accepted."
+        return
+    yield found.sentence
+    yield f"→ {found.remedy}"
+
+
+def landed_rows(rows: Sequence[Mapping[str, Any]]) -> TableView[Mapping[str, Any]]:
+    """Return a view of rows that have landed: a column for each of theirs."""
+    columns = [Column(name, partial(_landed_cell, name)) for name in (rows[0] if rows else ())]
+    return TableView(columns, empty="No row has landed.")
+
+
+def _landed_cell(name: str, row: Mapping[str, Any]) -> str:
+    value = row[name]
+    if isinstance(value, bool):
+        return name if value else ""
+    return "" if value is None else str(value)[:SHOWN_LETTER]
+
+
+def landed_again(table: str, done: LandedAgain) -> str:
+    """Return what landing dead letters again did."""
+    erased = f", {done.erased:,} of erased subjects left out" if done.erased else ""
+    return f"{table}: {done.rows:,} rows of dead letters loaded{erased}; {done.left:,} are still dead letters."
+
+
+def lost(loss: Loss) -> str:
+    """Return the line of a loss that was accepted."""
+    zones = "zone " if len(loss.zones) == 1 else "zones "
+    copies = "" if loss.for_good else "; it has copies of the other zone's files"
+    return (
+        f"{loss.topic} partition {loss.partition}: offsets {loss.first} to {loss.last} are lost to "
+        f"{zones}{', '.join(loss.zones)}{copies} ({loss.reason}; accepted at {loss.accepted_at:%Y-%m-%d %H:%M:%S})"
+    )
+
+
+def accepted(topic: str, done: Accepted) -> Iterator[str]:
+    """Show what an acceptance has recorded, a line each."""
+    if done.epoch:
+        yield f"{topic}: {done.epoch.reason}."
+        for partition, base in sorted(done.epoch.bases.items()):
+            yield f"{topic} partition {partition}: offset 0 of the new topic lands as offset {base}."
+    for closed in done.closed:
+        where = f"{topic} partition {closed.place.partition}: offsets {closed.first} to {closed.last}"
+        yield f"{where} have landed from an open file: Kafka does not have them any more."
+    for loss in done.losses:
+        yield lost(loss)
+    for zone, name in done.copied:
+        yield f"{zone}  {name}  was copied from the other zone."
+    if not (done.epoch or done.losses or done.closed):
+        yield f"{topic}: nothing is lost, nothing was changed."
+    else:
+        yield "Zones that run continue within a minute. The others continue when they start: `lake landing run`."
+
+
+def repaired(done: Repaired) -> str:
+    """Return what was repaired, or why that was not possible and what to do."""
+    if done.problem:
+        return f"{done.zone}  {done.name}  was not repaired: {done.problem}\n  → {done.remedy}"
+    return f"{done.zone}  {done.name}  {done.what}."
+
+
+def loaded(batch: Loaded) -> str:
+    """Return the line of a batch that was loaded into a raw table."""
+    through = batch.complete_through
+    complete = "no hour is complete yet" if through is None else f"complete through {hour_key(through)}"
+    erased = f", {batch.erased:,} rows of erased subjects deleted" if batch.erased else ""
+    rows = f"{batch.rows:,} rows of zone {batch.zone}{erased}" if batch.offsets else "no rows, heartbeats alone"
+    line = f"{batch.table}: {batch.batch_id}, {rows}; {complete}"
+    return "\n".join([line, *_ignored_heartbeats(batch)])
+
+
+def _ignored_heartbeats(batch: Loaded) -> Iterator[str]:
+    for partition, at in sorted(batch.ignored.items()):
+        yield (
+            f"{batch.table}: a heartbeat of {at:%Y-%m-%d %H:%M:%S} UTC in partition {partition} is later than now and"
+            " completes nothing. Correct the clock of the machine that sent it."
+        )
+
+
+def _offsets(shard: ShardStatus) -> str:
+    return " ".join(f"p{partition}:{offset}" for partition, offset in shard.next.items())
 
 
 MILLISECONDS = 1000
@@ -498,10 +639,10 @@ def status(as_json: AsJson = False) -> None:
     from lake_assets.landing.state import Ledger
 
     manifest = open_manifest(settings())
-    render(status(manifest), views.SHARDS, as_json=as_json)
+    render(status(manifest), SHARDS, as_json=as_json)
     if not as_json:
         for loss in Ledger(manifest).losses():
-            typer.echo(views.lost(loss))
+            typer.echo(lost(loss))
     if show_landing_problems(ask_kafka=False):
         raise typer.Exit(1)
 
@@ -605,7 +746,7 @@ def _interrupted() -> Callable[[], bool]:
 
 def _print_loaded(batch: Loaded) -> None:
 
-    typer.echo(views.loaded(batch))
+    typer.echo(loaded(batch))
 
 
 def _print_alarm(what: str) -> None:

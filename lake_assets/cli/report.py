@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from lake_assets.cli.common import AsJson, OutputFile, Port, Serve, log_error, open_engine
+from lake_assets.cli.render import print_json, progress
 from lake_assets.connections.addresses import LOOPBACK
 from lake_assets.errors import ErrorText, ServiceError
-from lake_assets.pages.terminal.render import print_json, progress
 from lake_assets.settings import settings
 
 if TYPE_CHECKING:

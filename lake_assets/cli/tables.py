@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from lake_assets.cli.common import AsJson, create_tables, open_engine, past_hour, show_failures
-from lake_assets.errors import LakeError, ServiceError, TableMissing, UsageError, suggestion
-from lake_assets.pages.terminal.render import (
+from lake_assets.cli.render import (
     Column,
     Part,
     TableView,
@@ -24,6 +23,7 @@ from lake_assets.pages.terminal.render import (
     render,
     warning,
 )
+from lake_assets.errors import LakeError, ServiceError, TableMissing, UsageError, suggestion
 from lake_assets.settings import settings
 
 if TYPE_CHECKING:
@@ -337,9 +337,9 @@ def inspect(
     """Show the partitions of TABLE, with rows, files and bytes, from its metadata alone. Starts no Spark."""
     from dataclasses import replace
 
+    from lake_assets.cli import views
     from lake_assets.incremental.engine import iceberg
     from lake_assets.incremental.operations import contents
-    from lake_assets.pages.terminal import engine as views
 
     engine = open_engine()
     lineage: dict[str, Sequence[str]] = {}
@@ -384,9 +384,9 @@ def maintain(
     as_json: AsJson = False,
 ) -> None:
     """Compact tables, expire snapshots that no target needs, and remove unreferenced files. Changes no row."""
+    from lake_assets.cli import views
     from lake_assets.incremental.from_settings import open_maintainer
     from lake_assets.incremental.operations.maintain import tables_of
-    from lake_assets.pages.terminal import engine as views
 
     maintainer = open_maintainer(settings())
     engine = maintainer.engine

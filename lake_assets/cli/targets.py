@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from lake_assets.cli.common import AsJson, Hour, TargetName, log_error, open_engine, past_hour, show_failures, show_log
+from lake_assets.cli.render import print_json, render, show
 from lake_assets.errors import UsageError
 from lake_assets.errors.described import has_details, is_machines_fault
-from lake_assets.pages.terminal.render import print_json, render, show
 from lake_assets.settings import settings
 
 if TYPE_CHECKING:
@@ -63,8 +63,8 @@ def init(
     as_json: AsJson = False,
 ) -> None:
     """Open the next session of TARGET: show what to read, which hours to write, and the WAP id."""
+    from lake_assets.cli import views
     from lake_assets.incremental.engine import undeclared
-    from lake_assets.pages.terminal import engine as views
 
     found = settings()
     _check_table("--psyberg-hwm-table", psyberg_hwm_table, found.high_watermark_table, "LAKE_HIGH_WATERMARK_TABLE")
@@ -81,7 +81,7 @@ def init(
 @session.command()
 def publish(target: TargetName, psyberg_session_id: SessionId = None, as_json: AsJson = False) -> None:
     """Audit the rows that were written for the open session of TARGET, then publish them."""
-    from lake_assets.pages.terminal import engine as views
+    from lake_assets.cli import views
 
     engine = open_engine()
     report = engine.publish_session(_target(engine, target), session_id=psyberg_session_id)
@@ -91,7 +91,7 @@ def publish(target: TargetName, psyberg_session_id: SessionId = None, as_json: A
 @session.command()
 def commit(target: TargetName, psyberg_session_id: SessionId = None, as_json: AsJson = False) -> None:
     """Show the session of TARGET that was published last, which ended it. Fails if the open one is not published."""
-    from lake_assets.pages.terminal import engine as views
+    from lake_assets.cli import views
 
     engine = open_engine()
     report = engine.commit_session(_target(engine, target), session_id=psyberg_session_id)
@@ -127,7 +127,7 @@ Force = Annotated[bool, typer.Option("--force", help="Also build more than a day
 
 def plan(target: TargetName, as_json: AsJson = False) -> None:
     """Show the next session of TARGET: its hours, with reasons and cost. Changes nothing."""
-    from lake_assets.pages.terminal import engine as views
+    from lake_assets.cli import views
 
     engine = open_engine()
     decision = engine.decide(engine.pipeline.target(target))
@@ -154,8 +154,8 @@ def catch_up(
     If a session failed, the other targets go on. All failures are listed at the end.
     The exit code is 1 if a session failed, if others have changed a target, or if a declaration cannot be used.
     """
+    from lake_assets.cli import views
     from lake_assets.incremental.engine.engine import Outcome, catch_up
-    from lake_assets.pages.terminal import engine as views
 
     def report(outcome: Outcome) -> None:
         if not as_json:
@@ -255,15 +255,15 @@ def _run_id() -> str:
 
 def _shown(*, as_json: bool) -> Callable[[SessionReport], None]:
     """Return what shows the report of a session as soon as it has ended; nothing if JSON is shown at the end."""
-    from lake_assets.pages.terminal import engine as views
+    from lake_assets.cli import views
 
     return lambda found: None if as_json else show(views.report(found))
 
 
 def _end(found: SessionReport | NoSession, *, as_json: bool) -> None:
     """Show what was not shown yet of a rebuild, and end with its exit code."""
+    from lake_assets.cli import views
     from lake_assets.incremental.engine.model import SessionReport
-    from lake_assets.pages.terminal import engine as views
 
     if as_json or not isinstance(found, SessionReport):
         render(found, views.report, as_json=as_json)
@@ -284,9 +284,9 @@ def verify(
     Without hours, it compares those whose turn it is today, at most LAKE_VERIFY_HOURS of each target. The exit code is
     1 if an hour differs.
     """
+    from lake_assets.cli import views
     from lake_assets.incremental.engine.engine import failure_of
     from lake_assets.incremental.operations.verify import verify_hours
-    from lake_assets.pages.terminal import engine as views
 
     engine = open_engine()
     targets = engine.pipeline.in_order()
@@ -325,7 +325,7 @@ def audit(
     The exit code is 1 if a blocking audit fails.
     """
     from lake_assets.base.hours import parse_hours
-    from lake_assets.pages.terminal import engine as views
+    from lake_assets.cli import views
 
     engine = open_engine()
     found = engine.audit(engine.pipeline.target(target), parse_hours(hours or (), where="HOURS"))
@@ -374,7 +374,7 @@ def sessions(
     as_json: AsJson = False,
 ) -> None:
     """List the newest sessions of TARGET: what each one read and wrote, and why it ran."""
-    from lake_assets.pages.terminal import engine as views
+    from lake_assets.cli import views
 
     engine = open_engine()
     history = engine.history(engine.pipeline.target(target), newest=last)
@@ -384,7 +384,7 @@ def sessions(
 def why(target: TargetName, hour: Hour, as_json: AsJson = False) -> None:
     """Show which session last rebuilt HOUR of TARGET, and the reason."""
     from lake_assets.base.hours import parse_hour
-    from lake_assets.pages.terminal import engine as views
+    from lake_assets.cli import views
 
     engine = open_engine()
     number = parse_hour(hour, where="HOUR")

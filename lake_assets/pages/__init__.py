@@ -1,4 +1,4 @@
-"""What people look at: the report, dashboards, charts, and what commands print on a terminal.
+"""What people look at in a browser: the report, dashboards and charts.
 
 May import stages and engines; no stage imports a page.
 """

@@ -16,7 +16,7 @@ from deltalake.exceptions import DeltaError
 from kazoo.exceptions import KazooException
 from pyiceberg.catalog import Catalog
 
-from lake_assets.base.hours import format_hours, hour_key
+from lake_assets.base.hours import format_hours, hour_key, to_the_second
 from lake_assets.connections.addresses import kafka_address, zookeeper_address
 from lake_assets.engagement.lake import STREAMS, EngagementLake, StreamName
 from lake_assets.engagement.lakes import configured_lakes, metrics_locations
@@ -36,7 +36,6 @@ from lake_assets.landing.messages import Feed, feeds
 from lake_assets.landing.problems import problems
 from lake_assets.landing.records import next_offsets, parse_shard
 from lake_assets.landing.state import Ledger
-from lake_assets.pages.terminal.render import moment
 from lake_assets.serving.lineage import State
 from lake_assets.serving.registry import Registry
 from lake_assets.serving.served_tables import serving_at
@@ -310,7 +309,7 @@ class LandingState:
             name = entry.file.name
             yield Fact(
                 f"{name}, zone {zone}",
-                f"since {moment(entry.added_at)}",
+                f"since {to_the_second(entry.added_at)}",
                 entry.reason,
                 bad=True,
                 command=f"lake landing quarantine release {zone} {name}",
@@ -326,7 +325,7 @@ class LandingState:
         last = max(entry.added_at for entry in entries)
         return Fact(
             what,
-            f"last file at {moment(last)}; {verdicts['verified']:,} verified",
+            f"last file at {to_the_second(last)}; {verdicts['verified']:,} verified",
             ", ".join(_pending(verdicts, not_landed)),
             bad=bad,
             remedy=BAD_FILES if bad else "",
@@ -482,7 +481,7 @@ def _table_facts(registry: Registry, catalog: Catalog, sources: Mapping[str, Sou
         status = table_status(registry, table)
         stands = "no rows"
         if status.as_of:
-            stands = f"{status.rows:,} rows as of {moment(status.as_of)}"
+            stands = f"{status.rows:,} rows as of {to_the_second(status.as_of)}"
         pending = list(_pushes_in_progress(registry, table))
         bad = table in failures
         if bad:
@@ -499,7 +498,7 @@ def _table_facts(registry: Registry, catalog: Catalog, sources: Mapping[str, Sou
 def _pushes_in_progress(registry: Registry, table: str) -> Iterator[str]:
     for entry in lineage_status(registry, table):
         if entry.state is State.IN_PROGRESS:
-            yield f"push {entry.id} is in progress since {moment(entry.timestamp)}"
+            yield f"push {entry.id} is in progress since {to_the_second(entry.timestamp)}"
 
 
 def _source_change(catalog: Catalog, source: Source, served_head: str | None) -> Iterator[str]:
@@ -522,7 +521,7 @@ def _push_fact(table: str, entry: EntryStatus, others: Mapping[str, str]) -> Fac
     if entry.can_roll_back:
         command = way_back(table, entry.id, others, later=not entry.can_revert)
     replaced = f"{len(entry.segments_from)} → {len(entry.segments_to)} segments"
-    return Fact(table, f"{entry.state}, {moment(entry.timestamp)}", replaced, command=command)
+    return Fact(table, f"{entry.state}, {to_the_second(entry.timestamp)}", replaced, command=command)
 
 
 NOTHING_LANDED = "Nothing has landed: `lake landing run`."

@@ -15,7 +15,7 @@ import pytest
 from typer.testing import CliRunner
 
 from lake_assets.base.failpoints import TURN_GIVEN
-from lake_assets.cli.engagement import engagement
+from lake_assets.cli.engagement import engagement, reclaimed
 from lake_assets.coordination import zookeeper_client
 from lake_assets.engagement.batch import run_batch
 from lake_assets.engagement.lake import STREAMS, StreamName
@@ -26,7 +26,6 @@ from lake_assets.engagement.tables import ENGAGEMENT, MUTATION_REQUEST
 from lake_assets.engagement.turn import TurnReport, coordinator, take_due_turns, take_turn
 from lake_assets.engagement.turn_order import coordinator_of
 from lake_assets.errors import CoordinationError, LockLost, LockNotFree, TurnRefused
-from lake_assets.pages.terminal.engagement import reclaimed
 from lake_assets.settings import Settings, settings
 from lake_assets_tests.engagement.child import RECLAIM
 from lake_assets_tests.engagement.scenario import ORGS, PATIENCE_SECONDS, SESSION_SECONDS, Losing, Traffic, email

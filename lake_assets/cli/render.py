@@ -15,7 +15,7 @@ from rich.progress import SpinnerColumn, TextColumn, TimeElapsedColumn, track
 from rich.table import Table
 from rich.text import Text
 
-from lake_assets.base.hours import hour_key
+from lake_assets.base.hours import hour_key, to_the_second
 
 if TYPE_CHECKING:
     from lake_assets.incremental.engine.engine import Item, Progress
@@ -180,11 +180,6 @@ def counted(number: int, noun: str) -> str:
     return f"{number:,} {noun}{plural}"
 
 
-def moment(time: datetime) -> str:
-    """Return a time to the second."""
-    return f"{time:%Y-%m-%d %H:%M:%S}"
-
-
 def megabytes(size: int) -> str:
     """Return bytes as megabytes of 1,000,000 bytes, without the unit."""
     return f"{size / 1_000_000:,.1f}"
@@ -217,7 +212,7 @@ def _table_console() -> Console:
 
 def _cell(value: object) -> Text:
     if isinstance(value, datetime):
-        value = moment(value)
+        value = to_the_second(value)
     elif type(value) is int:
         value = f"{value:,}"
     return Text("" if value is None else str(value))

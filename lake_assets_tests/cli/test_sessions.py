@@ -8,9 +8,9 @@ from functools import partial
 import pytest
 
 from lake_assets.base.hours import parse_hour
+from lake_assets.cli import views as sessions
+from lake_assets.cli.render import render
 from lake_assets.incremental.engine.model import DeferredHour, NoSession
-from lake_assets.pages.terminal import engine as sessions
-from lake_assets.pages.terminal.render import render
 
 SINCE = datetime(2026, 1, 2, 9, tzinfo=UTC)
 WAITS = NoSession(

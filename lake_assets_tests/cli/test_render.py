@@ -8,7 +8,8 @@ from datetime import UTC, datetime
 
 import pytest
 
-from lake_assets.pages.terminal.render import (
+from lake_assets.base.hours import to_the_second
+from lake_assets.cli.render import (
     Column,
     Part,
     TableView,
@@ -16,7 +17,6 @@ from lake_assets.pages.terminal.render import (
     failed,
     faint,
     megabytes,
-    moment,
     progress,
     render,
     show,
@@ -108,7 +108,7 @@ def test_long_lines_stay_whole(capsys: pytest.CaptureFixture[str]) -> None:
 def test_numbers_and_times_are_short() -> None:
     assert [counted(number, "segment") for number in (0, 1, 2_000)] == ["0 segments", "1 segment", "2,000 segments"]
     assert [megabytes(size) for size in (0, 1_250_000, 2_000_000_000)] == ["0.0", "1.2", "2,000.0"]
-    assert moment(datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)) == "2026-01-02 03:04:05"
+    assert to_the_second(datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)) == "2026-01-02 03:04:05"
 
 
 def test_a_step_over_many_tables_says_in_a_terminal_how_many_they_are(

@@ -8,7 +8,18 @@ from typing import TYPE_CHECKING, Any
 
 from rich.text import Text
 
-from lake_assets.base.hours import format_hours, hour_key
+from lake_assets.base.hours import format_hours, hour_key, to_the_second
+from lake_assets.cli.render import (
+    Column,
+    Part,
+    TableView,
+    counted,
+    failed,
+    faint,
+    megabytes,
+    succeeded,
+    warning,
+)
 from lake_assets.incremental.engine.model import (
     AuditResult,
     Decision,
@@ -19,18 +30,6 @@ from lake_assets.incremental.engine.model import (
     SessionReport,
     age_in_words,
     verdicts_in_words,
-)
-from lake_assets.pages.terminal.render import (
-    Column,
-    Part,
-    TableView,
-    counted,
-    failed,
-    faint,
-    megabytes,
-    moment,
-    succeeded,
-    warning,
 )
 
 if TYPE_CHECKING:
@@ -181,7 +180,7 @@ def why(built: Sequence[SessionRecord], hour: int) -> Iterator[Part]:
 def _details(built: Sequence[SessionRecord], hour: int) -> Iterator[_Pair]:
     record = built[-1]
     yield "because of", _reason(record, hour)
-    yield "at", f"{moment(record.ended_at)} UTC" if record.ended_at else "–"
+    yield "at", f"{to_the_second(record.ended_at)} UTC" if record.ended_at else "–"
     yield "published snapshot", str(record.published_snapshot_id)
     for source in record.plan.sources:
         yield f"read {source.source}", f"{source.from_snapshot_id or 'the beginning'} → {source.to_snapshot_id}"
