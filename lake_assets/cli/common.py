@@ -8,7 +8,7 @@ import stat
 import sys
 import traceback
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -204,18 +204,6 @@ def zookeeper_hosts() -> str:
     from lake_assets.connections.addresses import required, zookeeper_address
 
     return required(zookeeper_address(settings()), "ZooKeeper")
-
-
-@contextmanager
-def progress_bar(label: str) -> Iterator[Callable[[int, int], None]]:
-    """Show a bar on standard error until the block ends. Yields a function that takes how much of how much is done."""
-    with typer.progressbar(length=0, label=label, file=sys.stderr) as bar:
-
-        def update(done: int, of: int) -> None:
-            bar.length = of
-            bar.update(done - bar.pos)
-
-        yield update
 
 
 SET_BY_COMMANDS = {"LAKE_HOME", "LAKE_KEPT_FOR"}  # No fields: the data directory, and the mark of its processes.

@@ -3,20 +3,16 @@
 from __future__ import annotations
 
 import sys
-from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.console import Console
-from rich.progress import BarColumn, DownloadColumn, TextColumn
-from rich.progress import Progress as ProgressBar
 
 from lake_assets.cli import landing, serving
 from lake_assets.cli.common import AsJson, kafka_servers, open_engine
-from lake_assets.cli.render import Part, counted, failed, faint, render, show, succeeded, warning
+from lake_assets.cli.render import Part, counted, failed, faint, progress_bar, render, show, succeeded, warning
 from lake_assets.errors import UsageError
 from lake_assets.settings import settings
 
@@ -24,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
     from lake_assets.engagement.erasure import LakeCertificate
-    from lake_assets.incremental.erasure.certificate import Certificate, Finding, ProgressCallback
+    from lake_assets.incremental.erasure.certificate import Certificate, Finding
     from lake_assets.incremental.erasure.erase import ErasureReport
     from lake_assets.landing.erasure import LandedErasure
     from lake_assets.serving.upkeep import OutdatedSegments
@@ -133,7 +129,7 @@ def _certify_tables(subject: str, value: str, *, as_json: bool) -> bool:
     engine = open_engine()
     declared = engine.pipeline.subject(subject)
     values = spellings(engine.catalog, engine.pipeline, declared, [value])
-    with bytes_bar(shown=not as_json) as progress:
+    with progress_bar("searching", shown=not as_json) as progress:
         beside = [*landing.searched_folders(), *serving.searched_folders()]
         found = certify(engine.catalog, subject, *values, columns=declared.columns, beside=beside, progress=progress)
     render(found, certificate, as_json=as_json, document=certificate_document(found))
@@ -150,7 +146,7 @@ def certify_in_lakes(org: str, who_id: str, *, as_json: bool) -> bool:
     from lake_assets.engagement.lakes import searched_lakes
     from lake_assets.engagement.tables import folder
 
-    with bytes_bar(shown=not as_json) as progress:
+    with progress_bar("searching", shown=not as_json) as progress:
         found = certify(folder(settings()), searched_lakes(settings()), org, who_id, kafka_servers(), progress=progress)
     render(found, lake_certificate, as_json=as_json, document=certificate_document(found))
     return found.nowhere
@@ -229,23 +225,6 @@ def certificate(found: Certificate) -> Iterator[Part]:
         yield succeeded(f"nowhere: {searched}")
     else:
         yield failed(f"in {len(found.findings)} files: {searched}")
-
-
-@contextmanager
-def bytes_bar(*, shown: bool) -> Iterator[ProgressCallback]:
-    """Show a progress bar on standard error if that is a terminal.
-
-    Args:
-        shown: Whether to show the bar at all.
-
-    Yields:
-        A function of the bytes done and of all bytes, which moves the bar.
-    """
-    columns = (TextColumn("searching"), BarColumn(), DownloadColumn())
-    visible = shown and sys.stderr.isatty()
-    with ProgressBar(*columns, console=Console(stderr=True), transient=True, disable=not visible) as bar:
-        task = bar.add_task("searching", total=None)
-        yield lambda done, of: bar.update(task, completed=done, total=of)
 
 
 def _of_tables(done: ErasureReport) -> Iterator[Part]:

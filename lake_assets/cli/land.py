@@ -63,7 +63,7 @@ def land_files(
         dialect: How the files are written.
         describe: Called with what was found out about each file, before its rows are read, and about rows that are
             too early.
-        count: Called repeatedly with the number of further rows that were read.
+        count: Called repeatedly with the number of rows that were read so far.
 
     Returns:
         The number of rows.
@@ -95,7 +95,7 @@ def land_files(
     try:
         for part in _parts(batch for file in opened for batch in file.batches()):
             landing.write(part)
-            count(len(part))
+            count(landing.rows)
         wanted.mistakes.check()
         _require_near(through, before, landing.newest, force=force)
     except BaseException:

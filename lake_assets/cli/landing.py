@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from lake_assets.base.hours import hour_key
-from lake_assets.cli.common import AsJson, OutputFile, Partitions, kafka_servers, print_problems, progress_bar
-from lake_assets.cli.render import Column, Part, TableView, counted, render
+from lake_assets.cli.common import AsJson, OutputFile, Partitions, kafka_servers, print_problems
+from lake_assets.cli.render import Column, Part, TableView, counted, progress_bar, render
 from lake_assets.errors import LakeError, UsageError
 from lake_assets.settings import settings
 

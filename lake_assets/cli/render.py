@@ -10,8 +10,8 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from rich.console import Console
+from rich.progress import BarColumn, TextColumn, TimeElapsedColumn
 from rich.progress import Progress as RichProgress
-from rich.progress import SpinnerColumn, TextColumn, TimeElapsedColumn, track
 from rich.table import Table
 from rich.text import Text
 
@@ -237,32 +237,26 @@ def _plain_scalar(value: Any, field: str) -> Any:
 
 
 @contextmanager
-def counting(doing: str) -> Iterator[Callable[[int], None]]:
-    """Show how many rows a step has done so far, on standard error, if that is a terminal.
+def progress_bar(doing: str, *, shown: bool = True) -> Iterator[Callable[..., None]]:
+    """Show a bar on standard error until the block ends, if that is a terminal.
 
     Yields:
-        What takes the number of further rows.
+        A function of how much is done, and of how much, if that is known.
     """
     console = Console(stderr=True)
-    shown = RichProgress(
-        SpinnerColumn(),
-        TextColumn(f"{doing}: {{task.completed:,.0f}} rows"),
-        TimeElapsedColumn(),
-        console=console,
-        transient=True,
-        disable=not console.is_terminal,
-    )
-    with shown:
-        task = shown.add_task(doing, total=None)
-        yield lambda rows: shown.advance(task, rows)
+    columns = (TextColumn(doing), BarColumn(), TextColumn("{task.completed:,.0f}"), TimeElapsedColumn())
+    with RichProgress(*columns, console=console, transient=True, disable=not shown or not console.is_terminal) as bar:
+        task = bar.add_task(doing, total=None)
+        yield lambda done, of=None: bar.update(task, completed=done, total=of)
 
 
 def progress(doing: str) -> Progress:
     """Return how to go through many tables: with a bar on standard error, if that is a terminal."""
 
     def with_bar(items: Sequence[Item]) -> Iterable[Item]:
-        console = Console(stderr=True)
-        text = f"{doing} {len(items):,} tables"
-        return track(items, text, console=console, transient=True, disable=not console.is_terminal)
+        with progress_bar(f"{doing} {len(items):,} tables") as update:
+            for number, item in enumerate(items, 1):
+                yield item
+                update(number, len(items))
 
     return with_bar

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from lake_assets.cli.common import AsJson, create_tables, open_engine, print_problems, progress_bar, show_problems
+from lake_assets.cli.common import AsJson, create_tables, open_engine, print_problems, show_problems
 from lake_assets.cli.doctor import check_lakes
 from lake_assets.cli.landing import show_landing_problems
-from lake_assets.cli.render import Column, TableView, render
+from lake_assets.cli.render import Column, TableView, progress_bar, render
 from lake_assets.cli.serving import failed_pushes
 from lake_assets.cli.tables import analyse_changed_queries
 from lake_assets.settings import home_directory, settings

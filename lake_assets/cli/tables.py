@@ -17,9 +17,9 @@ from lake_assets.cli.render import (
     Part,
     TableView,
     counted,
-    counting,
     faint,
     progress,
+    progress_bar,
     render,
     warning,
 )
@@ -487,7 +487,7 @@ def land(
     hour = None if through is None else parse_hour(through, where="--through")
     written = dialect(delimiter, quote, escape, nulls=null, ignored=ignore or (), zone=zone)
     now = engine.clock()
-    with counting(f"landing {table}") as count:
+    with progress_bar(f"landing {table}") as count:
         rows = land_files(
             engine.catalog,
             engine.pipeline,
