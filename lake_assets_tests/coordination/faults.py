@@ -97,32 +97,25 @@ def page(hit: Mapping[str, Outcomes], broken: Outcomes) -> str:
 
 HEAD = f"""# Faults of a turn
 
-A turn of `mutation`, after a done turn of `ingestion`, is hit at a point: its process has locked, registered, claimed,
-written, checkpointed, and so on, and has not begun the next step. Then the others go on, and this is what is seen. In
-every cell, the lock is free within the session timeout ({SESSION_SECONDS:g} s here) and 8 s, every batch is in the
-ledger once and in order, and no contender is left behind.
-
-Written by `python -m lake_assets_tests.coordination.faults`, which plays each cell on an ensemble of three; the tests
-play them again, and fail if this page says anything else.
+A turn of `mutation`, after a done turn of `ingestion`, is hit at a point; then the others go on. In every cell, the
+lock is free within the session timeout ({SESSION_SECONDS:g} s here) and 8 s, every batch is in the ledger once and in
+order, and no contender is left behind. `python -m lake_assets_tests.coordination.faults` writes this page from an
+ensemble of three; `test_faults.py` plays each cell again.
 
 """
 BROKEN = """
-- **killed**: the process is killed (`kill -9`). `ingestion`, which may follow anybody, asks next: it is refused while
-  the turn is not done, and `mutation` goes on with it.
+- **killed**: by `kill -9`. `ingestion`, which may follow anybody, asks next: it is refused while the turn is not done.
 - **stopped and overtaken**: the process is stopped (SIGSTOP) for longer than its session; a second process of its
-  stream takes a turn; then it goes on (SIGCONT). The lock's node is gone, and the ledger bears a later token: each
-  refuses its next write.
+  stream takes a turn; then it goes on (SIGCONT), and each of its writes is refused.
 
 ## The ensemble, the connection, the registry
 
-Something breaks while `ingestion` has its turn; the registry, after it. In the end, as above, every batch is in the
-ledger once and in order, and no contender is left behind.
+Something breaks while `ingestion` has its turn; the registry, after it.
 
 """
 TAIL = f"""
 
-- **the leader**, or **a follower**, **is killed** (`kill -9`): the turn's writes go on at the servers that are left.
-  `mutation`, which waits for the lock, has it only when `ingestion` has let go. Then the server is started again.
+- **the leader**, or **a follower**, **is killed**: the turn's writes go on at the servers that are left.
 - **two of the three servers are killed**, for {WITHOUT_QUORUM_SECONDS:g} s; for a shorter time in the tests. The holder
   stops relying on its lock within its session timeout; a process that asks for the lock gives up at its time limit.
 - **the reply is lost**: the request arrives, and then the connection breaks.

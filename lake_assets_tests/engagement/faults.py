@@ -146,43 +146,33 @@ def write(found: Mapping[str, Outcomes]) -> None:
 
 HEAD = f"""# Faults of a micro-batch
 
-The process of a turn dies at a named point of its batch, as a machine does: `os._exit`, nothing tidied up. More
-messages arrive, and another attempt starts: this is what it finds left to do. *written* says that the commit is there,
-and only not recorded: nothing is written again. A batch that was begun goes on with the messages that it began with.
+The process of a turn dies at a named point of its batch, with nothing tidied up. More messages arrive, and another
+attempt starts: this is what it finds left to do. *written* says that the commit is there, and only not recorded.
 
-In every cell of this page, in the end: each message is a row or a dead letter, once; rows are what a sequential replay
-of all requests leaves; each data commit has one notification commit, whose counts are those of the change data feed.
+In every cell, in the end: each message is a row or a dead letter, once; rows are what a sequential replay of all
+requests leaves; each data commit has one notification commit, whose counts are those of the change data feed.
 
-Each cell is played on a real Kafka, ZooKeeper, Spark and Delta. `make test` plays {quoted(PLAYED[:1])}, and
-`make faults` {quoted(PLAYED[1:])}; they fail if this page says anything else. By hand, for it takes minutes:
+Each cell is played on a real Kafka, ZooKeeper, Spark and Delta: {quoted(PLAYED[:1])} by `make test`,
+{quoted(PLAYED[1:])} by `make faults`, the others by hand:
 
 ```
 python -m lake_assets_tests.engagement.faults {" ".join(part for part in PARTS if part not in PLAYED)}
 ```
 
-This writes the page. Without names it plays all parts.
-
 ## Killed at each point
 
-Each stream dies here at all of its points in a row (parts {quoted(STREAMS)}): the next
-attempt at the next point. `before-` is after the lock was confirmed for the last time, directly before the write."""
+Each stream dies at all of its points in a row (parts {quoted(STREAMS)}). `before-` is after the lock was confirmed
+for the last time, directly before the write."""
 MAINTAINED = """After a person was erased, maintenance dies at each of its points and is called again (part
 `maintenance`). No row changes, at whichever point it died."""
 NOTES = {
     "at one point": "- **killed at one point** (`*-alone`): the next attempt goes on to the end of the batch.",
-    "twice in a row": """- **killed twice in a row** (`*-twice`): the pairs are all of which the second can be reached
-  from the first, of points that leave something else: `before-` leaves nothing new.""",
-    "random points": f"""- **at random points** (`several`): two or three deaths of one stream, or one of each of
-  several, drawn with seed {SEED}, for {SEVERAL_SECONDS // 60} minutes at most. A stream that
-  was killed goes on before another one does.""",
-    "with the lock": f"""- **killed with the lock** (`in-turn`): with the coordinator, whose sessions last
-  {SESSION_SECONDS:g} s. When the lock is free, mutation asks for a turn, then ingestion.""",
-    "stopped": """- **stopped** (`in-turn`): by SIGSTOP, for longer than the session. Another process of the stream
-  takes a turn. Then the first goes on (SIGCONT); its write comes too late.""",
-    "disk": """- **the disk is full** (`spark`): neither the process of the turn nor its Spark may write a byte
-  to a file (`RLIMIT_FSIZE`).""",
-    "in the commit": """- **in the commit** (`spark`): the first file of data is there, and no commit that names it.
-  The server dies, and the process too; another server goes on.""",
+    "twice in a row": "- **killed twice in a row** (`*-twice`): pairs of points that can follow each other.",
+    "random points": f"- **at random points** (`several`): two or three deaths, drawn with seed {SEED}.",
+    "with the lock": f"- **killed with the lock** (`in-turn`): the coordinator's sessions last {SESSION_SECONDS:g} s.",
+    "stopped": "- **stopped** (`in-turn`): by SIGSTOP, for longer than the session, then continued (SIGCONT).",
+    "disk": "- **the disk is full** (`spark`): neither the turn nor its Spark may write a byte (`RLIMIT_FSIZE`).",
+    "in the commit": "- **in the commit** (`spark`): the first file of data is there, and no commit that names it.",
 }
 """Words of faults → what the page says about them."""
 TAIL = """Faults of ZooKeeper are played in [the coordinator's tests](coordination-faults.md).

@@ -191,15 +191,11 @@ def told(scenario: str) -> Outcomes:
 
 HEAD = """# The crash matrix
 
-A session's process dies at a named point, as a machine does: `os._exit`, nothing tidied up. Then another attempt
-starts, and this is what comes of it. In every cell, the target afterwards equals a full rebuild, every session is
-published once and has one row in the log, and every bad row is quarantined once.
+A session's process dies at a named point, with nothing tidied up. Then another attempt starts, and this is what comes
+of it. In every cell, the target afterwards equals a full rebuild, every session is published once and has one row in the
+log, and every bad row is quarantined once.
 
-A session happens with one commit. Before it, nothing of the attempt counts: a staged snapshot that nobody refers to is
-left, and perhaps rows in quarantine, which the next attempt finds there. After it, only the log lacks its row.
-
-Written by `python -m lake_assets_tests.incremental.crash_matrix`, which plays each cell on real tables; the tests play
-them again, and fail if this page says anything else.
+`python -m lake_assets_tests.incremental.crash_matrix` writes this page; `test_crashes.py` plays each cell again.
 
 """
 TAIL = """

@@ -329,24 +329,14 @@ def page(found: Mapping[str, Outcomes]) -> str:
 
 HEAD = """# Faults of landed files
 
-Zone `a` has landed three messages of a partition. Zone `b` lands them with a fault, or lands them correctly and the
-fault occurs later. Then a reader reads zone `b`, and `lake landing verify` checks both zones. The table shows which of
-these steps detects the fault.
-
-`python -m lake_assets_tests.landing.faults` writes this page. It runs each row on real files with a manifest of its
-own. The tests run all rows again and fail if this page differs.
+Zone `a` has landed three messages of a partition. Zone `b` lands them with a fault, or the fault occurs later. Then a
+reader reads zone `b`, and `lake landing verify` checks both zones. The table shows which step detects the fault.
+`python -m lake_assets_tests.landing.faults` writes this page from real files; `test_faults.py` plays each row again.
 
 """
 TAIL = """
-- **write or add**: the error that the zone's writer gets. `SumsDisagree`: the file, when it is read again, does not
-  hold the records that were written, or an operation did not write exactly the records that it read; nothing is added.
-  `FilesDiffer`: the file is quarantined.
-- **reading**: the error that a reader of zone `b` gets. It never gets wrong records, because the manifest does not name
-  a file that was refused.
-- **`verify`**: its findings, without names, offsets and checksums.
-
-If no step detects anything, nothing is wrong: the zones end with equal files. `test_zone_folder.py` flips a bit in
-each byte of a small file of each format; `test_schedules.py` runs random schedules of all operations.
+With `SumsDisagree` nothing is added; with `FilesDiffer` the file is quarantined. A reader never gets wrong records. If
+no step detects anything, nothing is wrong: the zones end with equal files.
 """
 
 

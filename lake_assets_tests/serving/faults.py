@@ -128,13 +128,11 @@ def page(found: Mapping[str, Outcomes]) -> str:
 
 HEAD = """# Faults of serving
 
-A table with two pushes is served. A process that changes it is killed at each point, as a machine dies: at once, with
-nothing tidied up. Readers then see what the table says: one whole push, in every cell. At no time more is stored than
-two snapshots and the push in hand, and the next push or clean-up leaves no file behind. A push that is killed before
-its end has deleted nothing that a revert can go back to.
+A table with two pushes is served. A process that changes it is killed at each point, with nothing tidied up. Readers
+then see one whole push, which the table names. The next push or clean-up leaves no file behind, and a push that is
+killed before its end has deleted nothing that a revert can go back to.
 
-Written by `python -m lake_assets_tests.serving.faults`, which plays each cell on a real ZooKeeper; the tests play them
-again, and fail if this page says anything else.
+`python -m lake_assets_tests.serving.faults` writes this page; `test_faults.py` plays each cell again on a ZooKeeper.
 """
 TOLD = {
     "push": "The third push is killed. The fourth, with `--force`, reverts it and goes through.",
@@ -145,10 +143,8 @@ TOLD = {
 }
 TAIL = """## Others
 
-`test_served_tables.py` plays two first writers, a revert against an end, an end that comes twice, a clean-up against a
-running query, a lost compare-and-set, lost replies, a full disk, and the loss of ZooKeeper's leader; `test_churn.py`
-lets writers push and revert, killed at random, while readers query: no mixed result, no missing file, storage within
-twice.
+`test_served_tables.py` plays races, lost replies, a full disk, and the loss of ZooKeeper's leader; `test_churn.py` lets
+writers push and revert, killed at random, while readers query.
 """
 
 
