@@ -192,8 +192,8 @@ def told(scenario: str) -> Outcomes:
 HEAD = """# The crash matrix
 
 A session's process dies at a named point, with nothing tidied up. Then another attempt starts, and this is what comes
-of it. In every cell, the target afterwards equals a full rebuild, every session is published once and has one row in the
-log, and every bad row is quarantined once.
+of it. In every cell, the target afterwards equals a full rebuild, every session is published once and has one row in
+the log, and every bad row is quarantined once.
 
 `python -m lake_assets_tests.incremental.crash_matrix` writes this page; `test_crashes.py` plays each cell again.
 
