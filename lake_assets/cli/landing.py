@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from lake_assets.landing.accept import Accepted
     from lake_assets.landing.dead_letters import DeadLetters, LandedAgain
     from lake_assets.landing.erasure import LandedErasure
-    from lake_assets.landing.heal import Finding, Repaired, Verification
+    from lake_assets.landing.heal import Decision, Finding, Repaired, Verification
     from lake_assets.landing.landing_service import LandingService
     from lake_assets.landing.loading import Loaded
     from lake_assets.landing.manifest import Entry, ShardStatus
@@ -60,10 +60,12 @@ def accept(topic: Topic) -> None:
     """
     from lake_assets.landing.accept import accept
     from lake_assets.landing.zone_tailer import scrub_by
+    from lake_assets.landing.zones import open_zones
 
     feed = next((feed for feed in _feeds() if feed.topic == topic), None)
     scrub = scrub_by(settings(), feed) if feed else None
-    done = accept(open_zones(), kafka_servers(), topic, now=datetime.now(UTC), feed=feed, scrub=scrub)
+    writers = open_zones(settings())  # all of them: what is lost for good, no zone has
+    done = accept(writers, kafka_servers(), topic, now=datetime.now(UTC), feed=feed, scrub=scrub)
     for line in accepted(topic, done):
         typer.echo(line)
 
@@ -130,9 +132,10 @@ def repair() -> None:
 
     deadline = timedelta(seconds=settings().landing_deadline_seconds)
     failed = False
-    for done in repair(open_zones(), now=datetime.now(UTC), deadline=deadline):
-        failed = failed or bool(done.problem)
-        typer.echo(repaired(done), err=bool(done.problem))
+    with _present_zones(storage=False) as writers:
+        for done in repair(writers, now=datetime.now(UTC), deadline=deadline):
+            failed = failed or bool(done.problem)
+            typer.echo(repaired(done), err=bool(done.problem))
     if failed:
         sys.exit(1)
 
@@ -147,9 +150,10 @@ def verify(
     Findings of one cause are summed up, with the command that mends them; --json has each. The exit code is 1 if a
     check fails.
     """
-    from lake_assets.landing.heal import Finding, verify
+    from lake_assets.landing.heal import Finding, gone, verify
+    from lake_assets.landing.zones import present_zones
 
-    writers = open_zones(zones)
+    writers, away = present_zones(settings(), zones or (), storage=False)
     found_problems = landing_problems(ask_kafka=False)
     few = [problem for problem in found_problems if problem.kind == "few_dead_letters"]
     too_many = [problem for problem in found_problems if problem.kind == "dead_letters"]
@@ -161,7 +165,7 @@ def verify(
             deadline=timedelta(seconds=settings().landing_deadline_seconds),
             processes=processes,
             progress=progress,
-            beside=beside,
+            beside=[*beside, *gone(away)],
         )
     render(found, verified, as_json=as_json)
     for problem in few if not as_json else ():
@@ -272,9 +276,7 @@ def list_quarantined(as_json: AsJson = False) -> None:
 @quarantine.command()
 def release(zone: ZoneName, file: FileName) -> None:
     """Accept FILE of ZONE as the right one. The file of the other zone is quarantined instead."""
-    from lake_assets.landing.heal import decide
-
-    others = decide(open_zones(), zone, file, "release", now=datetime.now(UTC))
+    others = _decide(zone, file, "release")
     typer.echo(f"{file} of zone {zone} is verified.")
     for other in others:
         typer.echo(f"{other.file.name} of zone {other.file.zone} is quarantined.")
@@ -283,10 +285,18 @@ def release(zone: ZoneName, file: FileName) -> None:
 @quarantine.command()
 def discard(zone: ZoneName, file: FileName) -> None:
     """Remove FILE of ZONE, which is in quarantine, provisional or damaged. The zone lands its offsets again."""
-    from lake_assets.landing.heal import decide
-
-    decide(open_zones(), zone, file, "discard", now=datetime.now(UTC))
+    _decide(zone, file, "discard")
     typer.echo(f"{file} of zone {zone} is removed. The zone lands its offsets again when it starts the next time.")
+
+
+def _decide(zone: str, file: str, decision: Decision) -> list[Entry]:
+    """Decide on a file of a zone; another zone that is away follows when it is back."""
+    from lake_assets.landing.heal import decide
+    from lake_assets.landing.zones import open_zones, present_zones
+
+    open_zones(settings(), [zone])
+    writers, _ = present_zones(settings(), storage=False)
+    return decide(writers, zone, file, decision, now=datetime.now(UTC))
 
 
 def landing_problems(*, ask_kafka: bool = True) -> list[Problem]:
@@ -324,19 +334,12 @@ def open_service() -> LandingService:
     return LandingService(found, kafka_servers(), open_catalog(found), open_pipeline(found), utc_now)
 
 
-def open_zones(names: list[str] | None = None) -> list[ZoneWriter]:
-    """Open the writers of zones. names: all zones if None or empty. Raises `UsageError` for an unknown zone."""
-    from lake_assets.landing.zones import open_zones
-
-    return open_zones(settings(), names or ())
-
-
 @contextmanager
-def _present_zones(names: list[str] | None) -> Iterator[list[ZoneWriter]]:
+def _present_zones(names: list[str] | None = None, *, storage: bool = True) -> Iterator[list[ZoneWriter]]:
     """Yield the zones that can be worked on now. Raises afterwards what one of the others lacks."""
     from lake_assets.landing.zones import present_zones
 
-    writers, away = present_zones(settings(), names or ())
+    writers, away = present_zones(settings(), names or (), storage=storage)
     yield writers
     for problem in away.values():
         raise problem

@@ -234,11 +234,10 @@ def _copy_lacking(
 ) -> list[tuple[str, str]]:
     """Copy the files that a zone lacks and cannot read from Kafka any more."""
     limits = found.epoch.landed_offsets(watched.state.earliest)
-    zones = [writer.zone for writer in writers]
     copied = []
     for writer in writers:
         for file in missing_files(writer.manifest, writer.zone.name, topic, anywhere=True):
             if begins_before(file, limits):
-                copy_file(writer, zones, file, now=now)
+                copy_file(writer, file, now=now)
                 copied.append((writer.zone.name, file.name))
     return copied

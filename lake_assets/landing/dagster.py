@@ -55,7 +55,7 @@ from lake_assets.incremental.dagster.session_runs import ended_attempts
 from lake_assets.incremental.engine.engine import utc_now
 from lake_assets.incremental.from_settings import open_pipeline
 from lake_assets.landing.files import ZONES
-from lake_assets.landing.heal import verify
+from lake_assets.landing.heal import gone, verify
 from lake_assets.landing.kafka import Lag, Mark, beat, ends, lag, logical_ends, remove_landed
 from lake_assets.landing.landing_service import LandingService
 from lake_assets.landing.loading import Loaded, progress_of
@@ -66,7 +66,7 @@ from lake_assets.landing.records import Shard, next_offsets, offsets, parse_shar
 from lake_assets.landing.reshard import bring_to_its_shards, reshard_all
 from lake_assets.landing.state import SharedState, Stop, Stops, idle_spans, with_idle
 from lake_assets.landing.zone_tailer import scrub_by
-from lake_assets.landing.zones import ZoneWriter, locked_zone, open_zones
+from lake_assets.landing.zones import ZoneWriter, locked_zone, open_zones, present_zones
 
 
 class LandingResource(ConfiguredBySettings, dg.ConfigurableResource[Any]):
@@ -580,7 +580,8 @@ def verification_job(clock: Clock, deadline: timedelta) -> dg.JobDefinition:
     @dg.op
     def verify_zones(context: dg.OpExecutionContext, lake_assets_landing: LandingResource) -> None:
         service = lake_assets_landing.service()
-        done = verify(open_zones(service.settings), now=clock(), deadline=deadline, processes=1)
+        writers, away = present_zones(service.settings, storage=False)
+        done = verify(writers, now=clock(), deadline=deadline, processes=1, beside=gone(away))
         context.log.info(f"{done.files:,} files read: {len(done.findings):,} findings")
         if done.findings:
             shown = [f"{found.name} of zone {found.zone}: {found.problem}" for found in done.findings[:SHOWN]]

@@ -95,6 +95,9 @@ ZONES = ("a", "b")
 PUBLISHED = "published"
 """The folder of what a zone tells the others of its manifest."""
 
+PUBLICATION = re.compile(r"\d{13}[0-9a-f]{0,3}-\d{12}\.json")
+"""The name of a publication: incarnation and version of the manifest."""
+
 MARKER = "zone.json"
 """The file of a zone's storage that says which storage it is."""
 
@@ -212,10 +215,8 @@ class Zone:
             self.storage.put(MARKER, draft)
 
     def published(self) -> list[str]:
-        """Return the names of the publications, in order; nothing if they cannot be read."""
-        with suppress(OSError, ServiceError):
-            return sorted(stored.name for stored in self.storage.files(PUBLISHED) if stored.name.endswith(".json"))
-        return []
+        """Return the names of the publications, in order. Raises `OSError` or `ServiceError`."""
+        return sorted(stored.name for stored in self.storage.files(PUBLISHED) if PUBLICATION.fullmatch(stored.name))
 
     def publication(self, name: str) -> dict[str, Any] | None:
         """Return the content of a publication; None if it cannot be read, or not any more."""

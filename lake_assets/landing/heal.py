@@ -15,11 +15,11 @@ from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from itertools import chain, combinations, permutations
+from itertools import chain, combinations
 from multiprocessing import get_context
 from typing import Literal
 
-from lake_assets.errors import FileDamaged, LandingError, OffsetsOverlap, ServiceError
+from lake_assets.errors import FileDamaged, LakeError, LandingError, OffsetsOverlap, ServiceError
 from lake_assets.landing import formats
 from lake_assets.landing.coverage import Cover, uncovered
 from lake_assets.landing.files import DRAFT, Zone
@@ -132,12 +132,11 @@ def verify(
     findings = list(beside)
     sound = []
     for writer in writers:
-        mismatch, zone = writer.storage_problem(), writer.zone
+        mismatch = writer.storage_problem()
         if mismatch is None:
             sound.append(writer)
         else:  # its files are not read
-            problem, where = mismatch.problem.rstrip("."), zone.storage.address
-            findings.append(Finding(zone.name, where, problem, mismatch.remedy, GONE))
+            findings += gone({writer.zone.name: mismatch}, writer.zone.storage.address)
     entries = [entry for writer in writers for entry in writer.entries(stages=CURRENT_STAGES)]
     readable = [entry for writer in sound for entry in writer.entries(stages=CURRENT_STAGES)]
     findings += _damaged(by_name, readable, min(processes, len(readable)), progress)
@@ -175,6 +174,11 @@ def verify(
         bytes=sum(file.size for file in files),
         findings=findings,
     )
+
+
+def gone(away: Mapping[str, LakeError], name: str = "the manifest") -> list[Finding]:
+    """Return the findings of zones that cannot be read. away: zone → why. name: of what cannot be read."""
+    return [Finding(zone, name, error.problem.rstrip("."), error.remedy, GONE) for zone, error in away.items()]
 
 
 def _finding(file: DataFile, problem: str, cause: str, remedy: str = "") -> Finding:
@@ -482,10 +486,9 @@ def repair(writers: Sequence[ZoneWriter], *, now: datetime, deadline: timedelta)
     for writer in writers:
         for file in rebuild(writer.manifest):
             yield Repaired(file.zone, file.name, "its rows in the manifest were written again")
-        others = [other.zone for other in writers if other is not writer]
         for entry in writer.entries(stages=CURRENT_STAGES):
             if writer.zone.damage(entry.file) is not None and writer.entry(entry.file.name) == entry:
-                yield _restored(writer, others, entry.file)
+                yield _restored(writer, entry.file)
         for name in writer.zone.drop_drafts(now - deadline):
             yield Repaired(writer.zone.name, name, "the draft was removed")
         for name in _unnamed(writer, now - deadline):
@@ -497,10 +500,10 @@ def repair(writers: Sequence[ZoneWriter], *, now: datetime, deadline: timedelta)
         for file in _missing_in(writer):
             if is_verified(writer, file):
                 with _tried(writer, file.name, f"it was copied from zone {file.zone}") as result:
-                    copy_file(writer, [other.zone for other in writers], file, now=now)
+                    copy_file(writer, file, now=now)
                 yield result[0]
-    for writer, source in permutations(writers, 2):
-        yield from _cut_from_merged(writer, source, now=now)
+    for writer in writers:
+        yield from _cut_from_merged(writer, now=now)
 
 
 @contextmanager
@@ -515,10 +518,10 @@ def _tried(writer: ZoneWriter, name: str, what: str) -> Iterator[list[Repaired]]
         result.append(Repaired(writer.zone.name, name, what))
 
 
-def _restored(writer: ZoneWriter, others: Iterable[Zone], file: DataFile) -> Repaired:
+def _restored(writer: ZoneWriter, file: DataFile) -> Repaired:
     """Write a file of a zone again, as the manifest describes it. If it dies, another call finishes it."""
     reasons = []
-    for other in others:
+    for other in writer.manifest.peers:
         equal = writer.manifest.entry(other.name, file.name)  # at any stage
         sources = _live_files_within(writer.manifest, other, parse_shard(file.shard), file.ranges)
         if equal is not None and equal.file.checksum == file.checksum:
@@ -542,7 +545,7 @@ def _restored(writer: ZoneWriter, others: Iterable[Zone], file: DataFile) -> Rep
             return Repaired(file.zone, file.name, "it was written again with the records of the other zone")
         draft.path.unlink()
         reasons.append(f"zone {other.name} has the checksum {draft.file.checksum} at its offsets, not {file.checksum}")
-    damaged = FileDamaged(file.name, f"cannot be restored ({'; '.join(reasons) or 'no other zone'})")
+    damaged = FileDamaged(file.name, f"cannot be restored ({'; '.join(reasons)})")
     discard = f"`lake landing quarantine discard {file.zone} {file.name}`"
     remedy = f"{discard} gives the file up; the zone lands its offsets again if Kafka has them."
     return Repaired(file.zone, file.name, problem=damaged.problem, remedy=remedy)
@@ -615,7 +618,7 @@ def _missing_in(writer: ZoneWriter) -> list[DataFile]:
     return list(found.values())
 
 
-def _cut_from_merged(writer: ZoneWriter, other: ZoneWriter, *, now: datetime) -> Iterator[Repaired]:
+def _cut_from_merged(writer: ZoneWriter, *, now: datetime) -> Iterator[Repaired]:
     """Land again the files of unfinished rounds of which a zone has nothing, from the other zone's merged files."""
     for shard in shards_of(writer.manifest):
         for compaction in unfinished_rounds(writer, shard):
@@ -623,11 +626,12 @@ def _cut_from_merged(writer: ZoneWriter, other: ZoneWriter, *, now: datetime) ->
                 entries = writer.entries(shard.topic, stages=ALL_STAGES, verdicts=ALL_VERDICTS)
                 own = RangeIndex(file.ranges for file in files_of(entries) if file.shard == str(shard))
                 if not own.overlaps(ranges):
-                    yield from _cut(writer, other, shard, ranges, now=now)
+                    for other in writer.manifest.peers:
+                        yield from _cut(writer, other, shard, ranges, now=now)
 
 
-def _cut(writer: ZoneWriter, other: ZoneWriter, shard: Shard, ranges: Ranges, *, now: datetime) -> Iterator[Repaired]:
-    sources = _live_files_within(other.manifest, other.zone, shard, ranges)
+def _cut(writer: ZoneWriter, other: Zone, shard: Shard, ranges: Ranges, *, now: datetime) -> Iterator[Repaired]:
+    sources = _live_files_within(writer.manifest, other, shard, ranges)
     scrubbed = {file.deletions for file in sources}
     firsts = {partition: first for partition, (first, _) in ranges.items()}
     ends = {partition: last + 1 for partition, (_, last) in ranges.items()}
@@ -636,7 +640,7 @@ def _cut(writer: ZoneWriter, other: ZoneWriter, shard: Shard, ranges: Ranges, *,
         return
     (deletions,) = scrubbed
     name = file_name(str(shard), ranges, deletions, "append")
-    with _tried(writer, name, f"it was cut from the merged files of zone {other.zone.name}") as result:
-        records = _records_within(other.zone, sources, ranges)
+    with _tried(writer, name, f"it was cut from the merged files of zone {other.name}") as result:
+        records = _records_within(other, sources, ranges)
         writer.land(writer.zone.draft(str(shard), ranges, records, deletions=deletions), now=now)
     yield result[0]

@@ -24,7 +24,7 @@ import os
 import time
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -124,7 +124,8 @@ def _table(name: str, key: str, columns: str = "", optional: str = "", *indexes:
 
 
 HEAD = _table("landing_head", "id", "version", "incarnation commands_read")
-"""One row. incarnation: when the manifest was made, in milliseconds. commands_read: so far the log is copied."""
+"""One row. incarnation: of the manifest, after those of earlier ones of its zone. commands_read: so far the log is
+copied."""
 
 FORMATS = _table("landing_format", "format", "written_by")
 """The formats that versions have given the manifest. One of an earlier version has no row, and the first format."""
@@ -164,6 +165,9 @@ DEAD_LETTERS = _table("landing_dead_letters", "zone topic partition first", "las
 
 RETENTION_MARKS = _table("landing_retention_mark", "topic partition at", "epoch end")
 STOPS = _table("landing_stop", "zone topic partition", "problem remedy since")
+
+_ORDER_DIGITS = 13
+"""So many digits begin an incarnation; those of earlier versions are times in milliseconds."""
 
 NOT_SHARDED = 0
 """The stored sharding specification of dead letters."""
@@ -211,15 +215,17 @@ class Command:
         return json.dumps({"kind": self.kind, "topic": self.topic, "body": self.body}, sort_keys=True)
 
 
-def create_tables(engine: sa.Engine, others: Sequence[sa.Engine] = ()) -> bool:
+def create_tables(engine: sa.Engine, storage: Zone, others: Sequence[sa.Engine] = ()) -> bool:
     """Create the missing tables, and the rows that each manifest has; return whether the manifest was shared before.
 
     Args:
         engine: Of the manifest.
+        storage: Of the zone.
         others: Of the manifests of the other zones. If zones have shared this one, each of them gets all that it has.
 
     Raises:
         StoredByNewerVersion: A later version has changed the tables.
+        ServiceError: The manifest is new, and what its zone has published cannot be read.
     """
     newest = sa.select(FORMATS).order_by(FORMATS.c.format.desc()).limit(1)
     with engine.connect() as connection:
@@ -245,16 +251,16 @@ def create_tables(engine: sa.Engine, others: Sequence[sa.Engine] = ()) -> bool:
             _insert_commands(connection, _commands_of_tables(connection, tables))
         elif connection.execute(sa.select(HEAD)).first() is None:
             connection.execute(sa.insert(HEAD).values(id=1, version=0))
-        connection.execute(sa.update(HEAD).where(HEAD.c.incarnation.is_(None)).values(incarnation=_incarnation()))
+        if connection.execute(sa.select(HEAD.c.incarnation)).scalar() is None:
+            last = max((int(name[:_ORDER_DIGITS]) for name in storage.published()), default=0)
+            # With digits of chance: a zone that has lost its storage, too, begins anew, and others remember its names.
+            incarnation = f"{last + 1:0{_ORDER_DIGITS}}{uuid4().hex[:3]}"
+            connection.execute(sa.update(HEAD).values(incarnation=incarnation))
         if connection.execute(sa.select(FORMATS).filter_by(format=FORMAT)).first() is None:
             connection.execute(sa.insert(FORMATS).values(format=FORMAT, written_by=__version__))
         for other in others if was_shared else ():
-            _copy_all(connection, other)
+            _copy_all(connection, other, storage)
     return was_shared
-
-
-def _incarnation() -> str:
-    return f"{int(time.time() * 1000):013}"
 
 
 def _commands_of_tables(connection: sa.Connection, tables: Collection[str]) -> Iterator[Command]:
@@ -277,9 +283,9 @@ def _commands_of_tables(connection: sa.Connection, tables: Collection[str]) -> I
         connection.exec_driver_sql(f"DROP TABLE {table}")
 
 
-def _copy_all(connection: sa.Connection, other: sa.Engine) -> None:
+def _copy_all(connection: sa.Connection, other: sa.Engine, storage: Zone) -> None:
     """Write all that a manifest has to another one, in place of what that has."""
-    create_tables(other)
+    create_tables(other, storage)
     with other.begin() as written:
         for table in METADATA.sorted_tables:
             rows = [dict(row) for row in connection.execute(sa.select(table)).mappings()]
@@ -826,16 +832,16 @@ def open_manifest(settings: Settings, zone: str | None = None) -> Manifest:
     if zone is None:
         return _any_manifest(settings)
     address = sa.make_url(settings.landing_manifest_address(zone))
+    zones = [zone_of(settings, name) for name in ZONES]
+    own = zones.pop(ZONES.index(zone))
     try:
         engine = _engine_of(settings, zone)
         if not sa.inspect(engine).has_table(COMMANDS.name) and has_landed(settings, ZONES[0]):
             divide(settings)
-        create_tables(engine)
+        create_tables(engine, own)
     except sa.exc.DBAPIError as error:
         raise _unreachable(address, error) from error
     sa.event.listen(engine, "handle_error", _tell)
-    zones = [zone_of(settings, name) for name in ZONES]
-    own = zones.pop(ZONES.index(zone))
     manifest = Manifest(engine, own, zones, CommandLog(settings.landing_folder / "commands.jsonl"))
     manifest.recover()
     return manifest
@@ -868,7 +874,7 @@ def divide(settings: Settings) -> bool:
     tables = set(sa.inspect(first).get_table_names())
     if HEAD.name not in tables or COMMANDS.name in tables:
         return False
-    return create_tables(first, [_engine_of(settings, zone) for zone in ZONES[1:]])
+    return create_tables(first, zone_of(settings, ZONES[0]), [_engine_of(settings, zone) for zone in ZONES[1:]])
 
 
 def _any_manifest(settings: Settings) -> Manifest:
@@ -891,6 +897,7 @@ class Manifest:
 
     Attributes:
         zone: The name of the zone.
+        peers: The other zones.
         published_here: Number of publications of all zones by this process: after each, it looks at once.
     """
 
@@ -900,7 +907,7 @@ class Manifest:
         self.engine = engine
         self.zone = storage.name
         self._storage = storage
-        self._peers = peers
+        self.peers = peers
         self._log = log
         self._log_read: str | None = None
         self._seen: dict[str, str] = {}
@@ -935,13 +942,13 @@ class Manifest:
         """Copy what other zones have published, and the commands of the log, since the last call."""
         if self._log.end() != self._log_read:
             self._copy_commands()
-        for peer in self._peers:
+        for peer in self.peers:
             if not isinstance(peer.storage, Folder):  # each look is a request
                 looked_at, counted = self._looks.get(peer.name, (0.0, -1))
                 if counted == Manifest.published_here and time.monotonic() < looked_at + _LOOKS_APART:
                     continue
                 self._looks[peer.name] = time.monotonic(), Manifest.published_here
-            names, seen = peer.published(), self._seen.get(peer.name, "")
+            names, seen = _published(peer), self._seen.get(peer.name, "")
             if names and names[-1] != seen:
                 self._copy(peer, names)
 
@@ -990,7 +997,7 @@ class Manifest:
             row = connection.execute(query).first()
             copied = (row.published if row else None) or ""
             if names[-1] < copied:
-                names = peer.published()  # another process was faster, or the zone was restored from a backup
+                names = _published(peer)  # another process was faster, or the zone was restored from a backup
                 copied = copied if not names or names[-1] >= copied else ""
             rows = FileRows(connection)
             for name in names:
@@ -1035,7 +1042,7 @@ class Manifest:
                 is_there = False
             if not is_there:
                 return  # what has changed is published with a later change
-            before = self._storage.published()
+            before = _published(self._storage)
             is_whole = max(len(before), len(items) // 10) >= MOST_PUBLISHED
             is_whole = is_whole or not any(name.startswith(head.incarnation) for name in before)
             found = self._content(connection, items, is_whole=is_whole)
@@ -1082,7 +1089,7 @@ class Manifest:
         Returns:
             Whether there was anything to take.
         """
-        published = self._storage.published()  # first: what is published was committed before
+        published = _published(self._storage)  # first: what is published was committed before
         with self.engine.connect() as connection:
             head = connection.execute(sa.select(HEAD)).one()
         known = f"{head.incarnation}-{head.version:012}.json"
@@ -1309,6 +1316,13 @@ class Manifest:
             rows.require_stage(zone, names, "retired")
             for name in names:
                 rows.remove(zone, name)
+
+
+def _published(zone: Zone) -> list[str]:
+    """Return the names of a zone's publications. A zone that cannot be read is known as it was last copied."""
+    with suppress(OSError, ServiceError):
+        return zone.published()
+    return []
 
 
 DERIVED = ("topic", "shards", "identity")

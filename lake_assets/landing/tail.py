@@ -373,14 +373,12 @@ class Delivery:
     Attributes:
         writer: Of the zone.
         clock: Returns the present time, in UTC.
-        others: The other zones, whose verified files may be copied.
         count_given: Returns how many messages Kafka gives of a file that has fewer of them than offsets.
         scrubs: Topic → how its deletion requests find their records; a topic without one lands unscrubbed.
     """
 
     writer: ZoneWriter
     clock: Callable[[], datetime]
-    others: Sequence[Zone] = ()
     count_given: CountGiven = count_offsets
     scrubs: Mapping[str, Scrub] = field(default_factory=dict)
 

@@ -35,9 +35,8 @@ from functools import cache, partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
-from lake_assets.errors import DiskFull, FileDamaged, LakeError, LandingError, OffsetsGone, ServiceError, TopicRecreated
+from lake_assets.errors import DiskFull, LakeError, LandingError, OffsetsGone, ServiceError, TopicRecreated
 from lake_assets.landing.cutover import Policy
-from lake_assets.landing.files import Zone
 from lake_assets.landing.kafka import IdCheck, Place, Reader, WatchedTopic, ends_of, existing_partitions, watch_topics
 from lake_assets.landing.manifest import (
     ALL_STAGES,
@@ -68,29 +67,27 @@ from lake_assets.landing.records import (
 )
 from lake_assets.landing.state import Epoch, IdleSpan, Ledger, SharedState, Stops, record_idle
 from lake_assets.landing.tail import Closed, Delivery, IntakeCounter, OpenFiles, Start, Tail, starts_of, step
-from lake_assets.landing.zones import ZoneWriter, locked_zone, open_zones, other_zones
+from lake_assets.landing.zones import ZoneWriter, locked_zone, open_zones
 from lake_assets.settings import Settings
 
 if TYPE_CHECKING:
     from lake_assets.incremental.engine.erasures import KeyedHash
 
 
-def copy_file(writer: ZoneWriter, others: Iterable[Zone], file: DataFile, *, now: datetime) -> Verdict:
+def copy_file(writer: ZoneWriter, file: DataFile, *, now: datetime) -> Verdict:
     """Land a copy of another zone's file.
 
     Args:
         writer: Of the zone that misses the file.
-        others: The other zones.
-        file: The file of one of them.
+        file: The file of another zone.
         now: The present time.
 
     Raises:
-        FileDamaged: The file is damaged too, or its zone is not among the others.
+        FileDamaged: The file is damaged too.
+        ServiceError: The object store of its zone does not answer.
         LandingError: What else `ZoneWriter.land` raises.
     """
-    source = next((zone for zone in others if zone.name == file.zone), None)
-    if source is None:
-        raise FileDamaged(file.name, f"is of zone {file.zone}, whose folder is not known here")
+    (source,) = (zone for zone in writer.manifest.peers if zone.name == file.zone)
     records = source.records(file)
     draft = writer.zone.draft(file.shard, file.ranges, records, deletions=file.deletions, kind=file.kind)
     return writer.land(draft, now=now)
@@ -173,7 +170,6 @@ class Source:
         feed: Of the topic.
         epoch: Of the topic.
         earliest: Partition → the landed offset of the first message that Kafka has.
-        others: The other zones.
         scrub: How deletion requests of the topic find their records; None leaves these to a later scrub.
     """
 
@@ -181,7 +177,6 @@ class Source:
     feed: Feed
     epoch: Epoch
     earliest: Mapping[int, int] = field(default_factory=dict)
-    others: Sequence[Zone] = ()
     scrub: Scrub | None = None
 
     def require_in_kafka(self, file: DataFile) -> None:
@@ -207,7 +202,7 @@ def fill(writer: ZoneWriter, file: DataFile, source: Source, *, now: datetime) -
     except OffsetsGone:
         if not is_verified(writer, file):
             raise
-        return copy_file(writer, source.others, file, now=now)
+        return copy_file(writer, file, now=now)
 
 
 def refetch(writer: ZoneWriter, file: DataFile, source: Source, *, now: datetime) -> Verdict:
@@ -577,7 +572,6 @@ class ZoneTailer:
                 self._feeds[topic],
                 state.epoch,
                 state.earliest,
-                self._delivery.others,
                 self._delivery.scrubs.get(topic),
             )
             missing = {file.name: file for file in missing_files(writer.manifest, self.zone, topic)}
@@ -649,7 +643,6 @@ def open_tailer(
         Delivery(
             writer,
             clock,
-            other_zones(settings, writer.zone.name),
             scrubs={feed.topic: scrub_by(settings, feed) for feed in feeds},
         ),
         servers,

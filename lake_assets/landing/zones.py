@@ -203,7 +203,9 @@ def open_zones(settings: Settings, names: Iterable[str] = ()) -> list[ZoneWriter
     return [ZoneWriter(zone_of(settings, name), open_manifest(settings, name)) for name in zone_names(names)]
 
 
-def present_zones(settings: Settings, names: Iterable[str] = ()) -> tuple[list[ZoneWriter], dict[str, LakeError]]:
+def present_zones(
+    settings: Settings, names: Iterable[str] = (), *, storage: bool = True
+) -> tuple[list[ZoneWriter], dict[str, LakeError]]:
     """Open the zones that can be worked on now: their manifest opens, and their storage is theirs.
 
     What a zone that is away does not do now, it does by the log of commands and its own files when it is back.
@@ -211,6 +213,7 @@ def present_zones(settings: Settings, names: Iterable[str] = ()) -> tuple[list[Z
     Args:
         settings: Of the home.
         names: The zones to open; empty means all.
+        storage: Whether their storage matters.
 
     Returns:
         The zones; and the name of each other one, with what it lacks.
@@ -225,7 +228,7 @@ def present_zones(settings: Settings, names: Iterable[str] = ()) -> tuple[list[Z
     for name in zone_names(names):
         try:
             (writer,) = open_zones(settings, [name])
-            problem: LakeError | None = writer.storage_problem()
+            problem: LakeError | None = writer.storage_problem() if storage else None
         except ServiceError as error:
             problem = error
         if problem is None:
@@ -250,11 +253,6 @@ def landed_without_manifest(settings: Settings) -> dict[str, int]:
     """Return how many landed files the zones have whose manifest does not exist. Raises `ServiceError`."""
     gone = [zone_of(settings, name) for name in ZONES if not has_landed(settings, name)]
     return {zone.name: count for zone in gone if (count := len(zone.landed_names()))}
-
-
-def other_zones(settings: Settings, name: str) -> list[Zone]:
-    """Return all zones but one."""
-    return [zone_of(settings, other) for other in ZONES if other != name]
 
 
 def no_such_zone(name: str) -> UsageError:

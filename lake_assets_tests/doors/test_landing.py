@@ -230,6 +230,38 @@ def test_what_kafka_has_forgotten_is_taken_from_the_other_zone(shop: Shop) -> No
     assert {file.name for file in shop.folder("a").glob("*.avro")} >= files.keys()
 
 
+def test_a_zone_is_verified_mended_and_decided_on_without_the_other_ones_database(shop: Shop) -> None:
+    shop.send(["o1", "o2"])
+    assert shop.land().code == 0
+    there, before = shop.lake.home / "landing-b.db", files(shop, "a")
+    there.rename(there.with_name("away"))
+    there.mkdir()
+
+    def told(*words: str) -> str:
+        done = shop.lake.run("landing", *words)
+        assert (done.code, "landing-b.db cannot be opened" in " ".join(done.text.split())) == (1, True), done.text
+        return done.out
+
+    rotten = min(before)
+    (shop.folder("a") / rotten).write_bytes(b"rotten")
+    found = json.loads(told("verify", "--json"))["findings"]
+    assert {(finding["zone"], finding["name"]) for finding in found} == {("a", rotten), ("b", "the manifest")}
+    assert f"a  {rotten}  it was written again with the records of the other zone" in told("repair")
+    assert files(shop, "a") == before
+    shop.send(["o3"])
+    told("run", "--once")
+    last = max(shop.folder("a").glob("*.avro"), key=lambda file: file.stat().st_mtime_ns)
+    for words in (["quarantine", "discard", "b", last.name], ["accept", shop.topic]):
+        told(*words)
+    shop.lake("landing", "quarantine", "discard", "a", last.name)
+    assert not last.exists()
+    there.rmdir()
+    there.with_name("away").rename(there)
+    assert shop.land().code == 0
+    assert shop.orders() == ["o1", "o2", "o3"]
+    shop.lake("landing", "verify")
+
+
 @pytest.mark.parametrize("what", ["storage", pytest.param("database", marks=pytest.mark.journey)])
 def test_heavy_work_goes_on_in_one_zone_and_the_other_one_catches_up(shop: Shop, what: str) -> None:
     shop.send(["o1", "o2", "o3"])

@@ -117,8 +117,7 @@ class Landings:
 
     def tail(self, zone: str, *, read_at_once: int = 1000, spoil: int | None = None) -> ZoneTailer:
         """A zone, drained. spoil: of each partition, the file that begins there has its first record changed."""
-        others = [self.writer(name).zone for name in ("a", "b") if name != zone]
-        delivery = Spoiling(self.writer(zone), clock=lambda: NOW, others=others, first=spoil)
+        delivery = Spoiling(self.writer(zone), clock=lambda: NOW, first=spoil)
         with ZoneTailer(
             delivery, self.servers, self.feeds, policy=POLICY, read_at_once=read_at_once, alarm=self.alarms.append
         ) as tailer:

@@ -71,9 +71,8 @@ class OneTopic:
 
     def tailer(self, zone: str) -> ZoneTailer:
         (writer,) = (found for found in self.writers if found.zone.name == zone)
-        others = [found.zone for found in self.writers if found.zone.name != zone]
         policy = Policy(max_messages=FILE, max_bytes=1 << 20, max_age_ms=1 << 40)
-        delivery = self.delivery(writer, clock=lambda: NOW, others=others)
+        delivery = self.delivery(writer, clock=lambda: NOW)
         return ZoneTailer(delivery, self.servers, [self.feed], policy=policy, alarm=self.alarms.append)
 
     def land(self, zones: str = "ab") -> list[ZoneTailer]:
