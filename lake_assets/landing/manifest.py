@@ -584,59 +584,44 @@ class FileRows:
         staged = files_of(map(entry_of, self._connection.execute(query)))
         return [copy.name for copy in staged if file.name in copy.made_from]
 
-    def insert_compared(self, entry: Entry) -> Verdict | FilesDiffer:
-        """Insert a file with the verdict of its comparison with other zones; verify the files that it matches.
+    def insert_compared(self, entry: Entry, *, landed: bool = False) -> tuple[Verdict | FilesDiffer, list[Entry]]:
+        """Insert a file, in place of its row, compared with the files that must hold the same records.
+
+        Both zones come to the same verdicts: equal files are verified. Of two that differ, the one that lands now goes
+        to quarantine, or the later one if both were landed in the dark; but the other one if a release has verified it.
+
+        Args:
+            entry: The file as a zone lands it, releases it, or has published it.
+            landed: It lands now.
 
         Returns:
-            The verdict; for a file that differs, and is now quarantined, the error. The caller raises it after the
-            commit.
-        """
-        file = entry.file
-        others = self.comparable(file)
-        self.remove(file.zone, file.name)
-        for other in others:
-            if compare(file, other.file) == "corrupt":
-                differ = _differ(entry, other)
-                self.insert(replace(entry, verdict="quarantined", reason=differ.problem))
-                return differ
-        verdict: Verdict = "verified" if others else "provisional"
-        self.insert(replace(entry, verdict=verdict))
-        for other in others:
-            self.change(other.file.zone, other.file.name, verdict="verified")
-        return verdict
-
-    def copy(self, entry: Entry, own: str) -> str | None:
-        """Insert a file as another zone has published it, in place of its row; compare it with that of the own zone.
-
-        Both zones come to the same verdicts: equal files are verified. Of two that differ, the later one goes to
-        quarantine, or the other one if the zone of the later one has verified it, which it does by a release.
-
-        Returns:
-            The name of the own file if it went to quarantine.
+            Its verdict, or the error if it went to quarantine; and the files of other zones that did so.
         """
         file, known = entry.file, self.find(entry.file.zone, entry.file.name)
         self.remove(file.zone, file.name)
-        aside = None
-        if entry.verdict != "quarantined":
-            for other in self.comparable(file):
-                if other.file.zone != own:
+        differs: FilesDiffer | None = None
+        aside = []
+        others = self.comparable(file) if entry.verdict != "quarantined" else []
+        for other in (other for other in others if compare(file, other.file) == "corrupt"):
+            if entry.verdict == "verified":
+                # If both are verified, one manifest is wrong, unless this one was released.
+                if other.verdict == "verified" and (known is None or known.verdict != "quarantined"):
                     continue
-                if compare(file, other.file) == "match":
-                    entry = replace(entry, verdict="verified")
-                    if other.verdict != "verified":
-                        self.change(own, other.file.name, verdict="verified")
-                elif entry.verdict == "verified":  # of two verified ones, one manifest is wrong, unless it was released
-                    if other.verdict != "verified" or (known is not None and known.verdict == "quarantined"):
-                        reason = f"{file.name} of zone {file.zone}, which differs, was released"
-                        self.change(own, other.file.name, verdict="quarantined", reason=reason)
-                        aside = other.file.name
-                elif other.verdict != "verified" and (other.added_at, own) > (entry.added_at, file.zone):
-                    self.change(own, other.file.name, verdict="quarantined", reason=_differ(other, entry).problem)
-                    aside = other.file.name
-                else:
-                    entry = replace(entry, verdict="quarantined", reason=_differ(entry, other).problem)
+                reason = f"{file.name} of zone {file.zone}, which differs, was released"
+            elif landed or other.verdict == "verified" or _landed_order(entry) > _landed_order(other):
+                differs = _difference(entry, other)
+                entry = replace(entry, verdict="quarantined", reason=differs.problem)
+                break
+            else:
+                reason = _difference(other, entry).problem
+            self.change(other.file.zone, other.file.name, verdict="quarantined", reason=reason)
+            aside.append(other)
+        for other in (other for other in others if differs is None and compare(file, other.file) == "match"):
+            entry = replace(entry, verdict="verified")
+            if other.verdict != "verified":  # or both zones would publish it for ever
+                self.change(other.file.zone, other.file.name, verdict="verified")
         self.insert(entry)
-        return aside
+        return differs or entry.verdict, aside
 
     def insert(self, entry: Entry) -> None:
         """Insert a file and its ranges."""
@@ -704,7 +689,11 @@ class FileRows:
         mark_changed(self._connection, FILES, zone, name)
 
 
-def _differ(entry: Entry, other: Entry) -> FilesDiffer:
+def _landed_order(entry: Entry) -> tuple[datetime, str]:
+    return entry.added_at, entry.file.zone
+
+
+def _difference(entry: Entry, other: Entry) -> FilesDiffer:
     file, expected = entry.file, other.file
     sums = {"found": str(file.checksum), "expected": str(expected.checksum)}
     return FilesDiffer(file.name, offsets(file), **sums, zone=expected.zone)
@@ -1013,8 +1002,9 @@ class Manifest:
                 for name_of_file, file in found["files"].items():
                     if file is None:
                         rows.remove(peer.name, name_of_file)
-                    elif moved := rows.copy(entry_of(file), self.zone):
-                        aside.append(moved)
+                    else:
+                        verdict, others = rows.insert_compared(entry := entry_of(file))
+                        aside += [entry, *others] if isinstance(verdict, FilesDiffer) else others
                 for table in PUBLISHED:
                     if table.name in found["tables"]:
                         connection.execute(sa.delete(table).filter_by(zone=peer.name))
@@ -1025,8 +1015,9 @@ class Manifest:
             connection.execute(sa.delete(STORAGES).filter_by(zone=peer.name))
             storage = (row.storage if row else "") or (peer.storage_id() or "" if peer.name == self.zone else "")
             connection.execute(sa.insert(STORAGES).values(zone=peer.name, storage=storage, published=copied))
-        for name in aside:
-            self._storage.quarantine(name)
+        for each in aside:
+            if each.file.zone == self.zone:
+                self._storage.quarantine(each.file.name)
         self._publish()
 
     def _publish(self) -> None:
@@ -1210,7 +1201,7 @@ class Manifest:
             rows.require_known(file)
             rows.refuse_overlap(file, taken, stage)
             entry = Entry(file, "provisional", stage, version, added_at=now, retired_at=None, reason="")
-            verdict = rows.insert_compared(entry)
+            verdict, _ = rows.insert_compared(entry, landed=True)
             if not isinstance(verdict, FilesDiffer):
                 rows.retire(file.zone, taken, now)
         # Raised after the commit: the quarantined file stays in the manifest.
@@ -1270,17 +1261,12 @@ class Manifest:
         with self.change() as (connection, _):
             rows = FileRows(connection)
             entry = rows.require_verdict(zone, name, ("quarantined",))
-            comparable = rows.comparable(entry.file)
-            others = [other for other in comparable if compare(entry.file, other.file) == "corrupt"]
             origin = rows.find_all(zone, entry.file.made_from)
             # A copy of a reshard does not replace its origin: that waits for all other copies.
             replaced = [found.file.name for found in origin if found.file.shard == entry.file.shard]
             rows.refuse_overlap(entry.file, replaced, entry.stage)
-            rows.change(zone, name, verdict="verified", reason="")
+            _, others = rows.insert_compared(replace(entry, verdict="verified", reason=""))
             rows.retire(zone, replaced, now)
-            for other in others:
-                reason = f"{name} of zone {zone}, which differs, was released"
-                rows.change(other.file.zone, other.file.name, verdict="quarantined", reason=reason)
             return others
 
     def discard(self, zone: str, name: str, *, verdicts: Sequence[Verdict] = ("quarantined",)) -> list[str]:
