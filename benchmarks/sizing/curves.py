@@ -165,12 +165,12 @@ def picture(curve: Curve, found: Sequence[Figures]) -> str:
 
 
 def write_page(found: Sequence[Figures]) -> None:
-    """Write the curves into the page, each with a table and a picture. One figure is no curve."""
+    """Write the curves that the page has a place for, each with a table and a picture. One figure is no curve."""
     for curve in CURVES:
         own = curve.figures(found)
-        if len(own) > 1:
+        begin, end = f"<!-- {curve.name}: written by `benchmarks.sizing` -->", f"<!-- {curve.name}: end -->"
+        if len(own) > 1 and begin in PAGE.read_text():
             name = f"sizing-{curve.name}.svg"
             (PICTURES / name).write_text(picture(curve, own))
             text = f"{table(curve, own)}\n\n![By {curve.field}](pictures/{name})"
-            begin, end = f"<!-- {curve.name}: written by `benchmarks.sizing` -->", f"<!-- {curve.name}: end -->"
             PAGE.write_text(written(PAGE.read_text(), text, begin=begin, end=end))
