@@ -142,7 +142,7 @@ def repair() -> None:
 
 def verify(
     zones: Zones = None,
-    processes: Annotated[int, typer.Option(help="The number of processes that read files.", min=1)] = CORES,
+    processes: Annotated[int, typer.Option(help="The most processes that read files.", min=1)] = CORES,
     as_json: AsJson = False,
 ) -> None:
     """Read every file again, repeat all checks of its landing, and check the manifest against itself.

@@ -64,6 +64,12 @@ from lake_assets.landing.state import Ledger, SharedState, Stops
 from lake_assets.landing.zone_tailer import copy_file, is_verified, missing_files
 from lake_assets.landing.zones import ZoneWriter, no_such_zone
 
+PROCESS_BYTES = 32 << 20
+"""Reading so many bytes of records takes as long as it takes to start a process."""
+
+_FILE_BYTES = 64 << 10
+"""A file takes as long as so many bytes, at least."""
+
 REPAIR = "`lake landing repair`"
 GONE = "the folder of the zone and the manifest do not belong together"
 
@@ -124,7 +130,7 @@ def verify(
         writers: Of the zones to verify.
         now: The present time.
         deadline: How long a file may wait for the other zone's file, or lie in its folder before it is added.
-        processes: How many processes read at the same time.
+        processes: The most processes that read at the same time.
         progress: Called after each file.
         beside: What other checks have found; it comes first.
     """
@@ -139,7 +145,8 @@ def verify(
             findings += gone({writer.zone.name: mismatch}, writer.zone.storage.address)
     entries = [entry for writer in writers for entry in writer.entries(stages=CURRENT_STAGES)]
     readable = [entry for writer in sound for entry in writer.entries(stages=CURRENT_STAGES)]
-    findings += _damaged(by_name, readable, min(processes, len(readable)), progress)
+    sizes = sum(max(entry.file.size, _FILE_BYTES) for entry in readable)
+    findings += _damaged(by_name, readable, min(processes, len(readable), 1 + sizes // PROCESS_BYTES), progress)
     for writer in sound:
         findings += _strays(writer, now - deadline)
     findings += _differing(entries)

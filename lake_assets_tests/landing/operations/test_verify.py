@@ -5,6 +5,9 @@ from __future__ import annotations
 import os
 from datetime import timedelta
 
+import pytest
+
+from lake_assets.landing import heal
 from lake_assets.landing.files import DRAFT
 from lake_assets.landing.manifest import FileRows
 from lake_assets.settings import Settings
@@ -51,3 +54,15 @@ def test_what_is_in_work_is_found_after_the_deadline_and_not_before(bare_home: S
             "(p0:[0:2]) has waited 901 s for the other zone's file: that zone lags, or a manifest write was lost",
         ),
     ]
+
+
+def test_several_processes_find_what_one_finds(bare_home: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
+    landed = Landed(bare_home)
+    landed.land_all(files=3, partitions=1)
+    rotten = landed.files("b")[1]
+    path_of(landed.writers["b"].zone, rotten.name).write_bytes(b"rotten")
+    monkeypatch.setattr(heal, "PROCESS_BYTES", 1)
+    writers = list(landed.writers.values())
+    (found,) = heal.verify(writers, now=landed.clock, deadline=DEADLINE, processes=2).findings
+    assert (found.zone, found.name, found.problem) == ("b", rotten.name, "has other bytes than were written")
+    assert [found] == landed.findings()
