@@ -28,10 +28,6 @@ if TYPE_CHECKING:
 console = Console(highlight=False, soft_wrap=True)
 
 
-class UnexpectedResult(LakeError):
-    """A demo found another result than it expects."""
-
-
 def headline(title: str, text: str) -> None:
     """Print the headline of a scene."""
     console.print(f"\n[bold]{title}[/]\n[dim]{escape(text)}[/]")
@@ -46,10 +42,10 @@ def check(what: str, found: object, expected: object) -> None:
         expected: What it must be equal to.
 
     Raises:
-        UnexpectedResult: It is not.
+        LakeError: It is not.
     """
     if found != expected:
-        raise UnexpectedResult(
+        raise LakeError(
             f"Expected: {what}. Found {found!r} instead of {expected!r}.",
             remedy="Read the logs in LAKE_HOME/logs.",
         )
@@ -238,11 +234,11 @@ def expect_command(home: Settings, exit_code: int, *arguments: str, **variables:
     """Run a command of `lake` as `run_command` does, and return its output.
 
     Raises:
-        UnexpectedResult: It ended with another exit code.
+        LakeError: It ended with another exit code.
     """
     ended = run_command(home, *arguments, **variables)
     if ended.returncode != exit_code:
-        raise UnexpectedResult(
+        raise LakeError(
             f"`lake {' '.join(arguments)}` ended with {ended.returncode} instead of {exit_code}.",
             remedy="Read what it printed above.",
         )

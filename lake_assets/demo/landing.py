@@ -45,7 +45,7 @@ def run() -> bool:
 
     Raises:
         ServiceError: A service did not start.
-        UnexpectedResult: A scene ended in another way than it should.
+        LakeError: A scene ended in another way than it should.
         UsageError: The data directory is not the demo's own.
     """
     began = time.monotonic()

@@ -246,7 +246,7 @@ def run(*, keep_up: bool, on_servers: bool = False, scenes: int | None = None, f
         Whether all targets have exactly the rows that follow from what was sent.
 
     Raises:
-        UnexpectedResult: A scene had another result than it expects.
+        LakeError: A scene had another result than it expects.
         ServiceError: A service did not start, or a scene took too long.
         UsageError: The data directory is not the demo's own.
     """

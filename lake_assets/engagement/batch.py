@@ -150,8 +150,8 @@ def run_batch(stream: Stream, guard: Guard, *, until: Offsets | None = None) -> 
     Raises:
         MessagesLost: Kafka has another topic, or has removed messages that were not read. No batch is open, unless its
             rows were written already.
-        StreamError: The checkpoint is older than the data.
-        StateMoved: Another call ran at the same time.
+        LakeError: The checkpoint is older than the data.
+        PublishConflict: Another call ran at the same time.
         BatchFailed: A commit failed, perhaps because of a message. Its cause is the error of the commit.
     """
     last = stream.tables.checkpoints.read(stream.app_name)

@@ -21,7 +21,13 @@ from deltalake import CommitProperties, DeltaTable, write_deltalake
 from deltalake.exceptions import CommitFailedError
 
 from lake_assets.engagement.delta_log import open_table, read_rows
-from lake_assets.errors import MessagesLost, StateMoved, StoredByNewerVersion, offsets_missing, topic_replaced
+from lake_assets.errors import (
+    MessagesLost,
+    StoredByNewerVersion,
+    offsets_missing,
+    state_moved,
+    topic_replaced,
+)
 from lake_assets.incremental.engine.iceberg import retrying
 
 Offsets = Mapping[int, int]
@@ -355,7 +361,7 @@ class CheckpointStore:
             `after`.
 
         Raises:
-            StateMoved: Another checkpoint is there.
+            PublishConflict: Another checkpoint is there.
         """
         for attempt in retrying(CommitFailedError):
             with attempt:
@@ -366,7 +372,7 @@ class CheckpointStore:
         table = open_table(self.location)
         found = _read(table, app_name)
         if found != before:
-            raise StateMoved(app_name, expected=before, found=found)
+            raise state_moved(app_name, expected=before, found=found)
         write_deltalake(
             table,
             _rows(app_name, after),

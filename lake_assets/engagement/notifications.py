@@ -83,7 +83,7 @@ class NotificationCommit:
         """Append one row for each org, all in one commit; nothing if the batch has no data commit.
 
         Raises:
-            StreamError: The change data feed and the metrics of the data commit disagree.
+            LakeError: The change data feed and the metrics of the data commit disagree.
         """
         version = done[DATA_COMMIT]
         if version is None:
@@ -123,7 +123,7 @@ def check_totals(commit: Commit, counts: Mapping[str, Counts], table: str) -> No
     """Check that the counts of all orgs equal the metrics of the commit, an append or a merge.
 
     Raises:
-        StreamError: They disagree.
+        LakeError: They disagree.
     """
     in_metrics = total_counts(commit)
     in_feed = Counts()

@@ -124,7 +124,7 @@ def take_turn(
     Raises:
         UsageError: The lake is paused.
         CoordinationError: The turn was refused, or the lock was lost.
-        StreamError: As for `run_batch`. The coordinator's state then says what is wrong with a batch that failed.
+        LakeError: As for `run_batch`. The coordinator's state then says what is wrong with a batch that failed.
     """
     started_at = clock()
     lost: MessagesLost | None = None

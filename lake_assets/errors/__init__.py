@@ -19,25 +19,18 @@ LakeError
 │   ├── PublishConflict     the session is staged again
 │   ├── TargetRolledBack    a repair goes on
 │   └── TargetGone          only a rebuild of all hours goes on
-├── SessionError            a session stopped
-│   ├── AuditFailed
-│   └── StateMoved          another run was faster
-├── StreamError             a stream of an engagement lake stopped
-│   ├── BatchFailed         the attempt counts
-│   ├── MessagesLost        nothing is open: other streams go on
-│   └── ChangesExpired
+├── AuditFailed             hours are not published
+├── BatchFailed             the attempt counts
+├── MessagesLost            `accept` records what is lost; other topics go on
+├── ChangesExpired          a reader starts again
 ├── CoordinationError       a turn cannot start or cannot continue
 │   ├── LockNotFree
 │   ├── TurnRefused
 │   └── LockLost
 ├── LandingError            landing refuses a file; the manifest is unchanged, except that the file may be quarantined
-│   ├── OffsetsOverlap
 │   ├── FilesDiffer
 │   ├── FileDamaged
-│   ├── SumsDisagree
 │   ├── ZoneMismatch
-│   ├── TopicRecreated
-│   ├── OffsetsGone
 │   └── DiskFull
 └── ServingError            serving refuses a request (tree in lake_assets/serving/errors.py)
 """
@@ -395,15 +388,23 @@ def write_audit_publish_disabled(table: str) -> TargetError:
 
 
 class PublishConflict(TargetError):
-    """Another writer moved main while a session was staged and audited."""
+    """Another process changed a table, or the recorded state, after this one read it. Nothing was published."""
 
-    def __init__(self, table: str, *, expected: int | None, found: int | None) -> None:
-        super().__init__(
-            f"main of {table} moved from snapshot {expected} to {found} while a session was running.",
-            remedy="The session is staged and audited again. If this repeats, pause the other writer.",
-        )
-        self.expected = expected
-        self.found = found
+
+def main_moved(table: str, *, expected: int | None, found: int | None) -> PublishConflict:
+    """Another writer moved main while a session was staged and audited."""
+    return PublishConflict(
+        f"main of {table} moved from snapshot {expected} to {found} while a session was running.",
+        remedy="The session is staged and audited again. If this repeats, pause the other writer.",
+    )
+
+
+def state_moved(process: str, *, expected: object, found: object) -> PublishConflict:
+    """Another run changed the recorded state after this one read it."""
+    return PublishConflict(
+        f"The state of {process} moved meanwhile: expected {expected}, found {found}.",
+        remedy="Nothing to do: another run of the same process committed first, and this one changed nothing.",
+    )
 
 
 class TargetRolledBack(TargetError):
@@ -444,11 +445,7 @@ def target_replaced(table: str, *, expected: str | None, found: str) -> TargetGo
     )
 
 
-class SessionError(LakeError):
-    """A session stopped."""
-
-
-class AuditFailed(SessionError):
+class AuditFailed(LakeError):
     """A blocking audit failed. Nothing was published and the watermark did not move.
 
     Args:
@@ -467,26 +464,16 @@ class AuditFailed(SessionError):
         """The `SessionReport` of the stopped session, with its audits; set by the engine."""
 
 
-def hours_held(table: str, held: str) -> SessionError:
+def hours_held(table: str, held: str) -> LakeError:
     """Blocking audits failed in some hours. These are held back; the other hours were published."""
-    return SessionError(
+    return LakeError(
         f"{table}: {held}.",
         remedy="The other hours were published. Repair the source or the declaration: the next change of either "
         f"one rebuilds the held hours. To rebuild them now, run `lake rebuild {table} FROM TO`.",
     )
 
 
-class StateMoved(SessionError):
-    """Another run changed the recorded state after this one read it."""
-
-    def __init__(self, process: str, *, expected: object, found: object) -> None:
-        super().__init__(
-            f"The state of {process} moved meanwhile: expected {expected}, found {found}.",
-            remedy="Nothing to do: another run of the same process committed first, and this one changed nothing.",
-        )
-
-
-def not_as_planned(table: str, wap_id: str, what: str, *, write: str) -> SessionError:
+def not_as_planned(table: str, wap_id: str, what: str, *, write: str) -> LakeError:
     """Another program wrote something that does not match its session's plan. Nothing was published.
 
     Args:
@@ -495,13 +482,13 @@ def not_as_planned(table: str, wap_id: str, what: str, *, write: str) -> Session
         what: How the write differs, as the end of a sentence.
         write: What the plan requires.
     """
-    return SessionError(
+    return LakeError(
         f"The write to {table} under WAP id {wap_id} does not match its plan: it {what}.",
         remedy=f"Run `lake session init {table}` for a new WAP id, then write {write}.",
     )
 
 
-def function_failed(table: str, function: str, place: str, found: ErrorText) -> SessionError:
+def function_failed(table: str, function: str, place: str, found: ErrorText) -> LakeError:
     """The function of a target failed. Nothing was staged.
 
     Args:
@@ -510,10 +497,10 @@ def function_failed(table: str, function: str, place: str, found: ErrorText) -> 
         place: `file:line` where it failed.
         found: What failed, as the end of a sentence, and what to do.
     """
-    return SessionError(f"{table}: in {function}() at {place}, {found.problem}.", remedy=found.remedy)
+    return LakeError(f"{table}: in {function}() at {place}, {found.problem}.", remedy=found.remedy)
 
 
-def rows_failed(table: str, place: str, hours: str, found: ErrorText) -> SessionError:
+def rows_failed(table: str, place: str, hours: str, found: ErrorText) -> LakeError:
     """Spark failed to compute a row of a target. Nothing was published.
 
     Args:
@@ -522,10 +509,10 @@ def rows_failed(table: str, place: str, hours: str, found: ErrorText) -> Session
         hours: The hours that the session builds, as text.
         found: What failed, as the end of a sentence, and what to do.
     """
-    return SessionError(f"{table}: at {place}, in rows for {hours}, {found.problem}.", remedy=found.remedy)
+    return LakeError(f"{table}: at {place}, in rows for {hours}, {found.problem}.", remedy=found.remedy)
 
 
-def audit_broken(table: str, audit: str, found: ErrorText) -> SessionError:
+def audit_broken(table: str, audit: str, found: ErrorText) -> LakeError:
     """An audit could not be evaluated. Nothing was published.
 
     Args:
@@ -533,22 +520,14 @@ def audit_broken(table: str, audit: str, found: ErrorText) -> SessionError:
         audit: The name of the audit.
         found: What failed, as the end of a sentence, and what to do.
     """
-    return SessionError(f"{table}: in the audit {audit}, {found.problem}.", remedy=found.remedy)
+    return LakeError(f"{table}: in the audit {audit}, {found.problem}.", remedy=found.remedy)
 
 
-class StreamError(LakeError):
-    """A stream of an engagement lake stopped. Its checkpoint did not move."""
+class MessagesLost(LakeError):
+    """Kafka does not have the messages at which a stream or a zone has to continue. Nothing is open or landed."""
 
 
-class MessagesLost(StreamError):
-    """Kafka does not have the messages at which a stream has to continue. Nothing is open: other streams go on."""
-
-    def __init__(self, problem: str, *, restore: str) -> None:
-        super().__init__(
-            problem,
-            remedy=f"{restore}, or run `lake engagement accept LAKE`: it records what is lost, and the stream goes on "
-            "with what Kafka has.",
-        )
+ACCEPT = "or run `lake engagement accept LAKE`: it records what is lost, and the stream goes on with what Kafka has."
 
 
 def topic_replaced(topic: str, *, expected: str, found: str) -> MessagesLost:
@@ -556,7 +535,7 @@ def topic_replaced(topic: str, *, expected: str, found: str) -> MessagesLost:
     return MessagesLost(
         f"Topic {topic} was replaced: its id is {found}, but the checkpoint has offsets of the topic "
         f"with id {expected}.",
-        restore="Restore the previous topic",
+        remedy=f"Restore the previous topic, {ACCEPT}",
     )
 
 
@@ -573,20 +552,20 @@ def offsets_missing(topic: str, partition: int, *, expected: int, earliest: int,
     return MessagesLost(
         f"The next offset of partition {partition} of {topic} is {expected}, "
         f"but Kafka holds offsets {earliest} to {end} (exclusive).",
-        restore="Increase the topic's retention. Restore the messages",
+        remedy=f"Increase the topic's retention. Restore the messages, {ACCEPT}",
     )
 
 
-def counts_differ(table: str, version: int, *, feed: object, metrics: object) -> StreamError:
+def counts_differ(table: str, version: int, *, feed: object, metrics: object) -> LakeError:
     """The change data feed and the metrics of a commit disagree."""
-    return StreamError(
+    return LakeError(
         f"Version {version} of {table} changed {feed} according to its change data feed, "
         f"but {metrics} according to its metrics.",
         remedy="Compare `table_changes_by_path` with DESCRIBE HISTORY. No notification was written.",
     )
 
 
-class BatchFailed(StreamError):
+class BatchFailed(LakeError):
     """An attempt at a batch failed, perhaps because of a message. The attempt is counted in the checkpoint.
 
     Args:
@@ -597,16 +576,16 @@ class BatchFailed(StreamError):
         super().__init__(f"{trouble}.", remedy=remedy)
 
 
-def checkpoint_lost(app_id: str, *, batch_id: int, seen: int) -> StreamError:
+def checkpoint_lost(app_id: str, *, batch_id: int, seen: int) -> LakeError:
     """The checkpoint is older than the table. Delta would skip the batch without an error."""
-    return StreamError(
+    return LakeError(
         f"Batch {batch_id} of {app_id} cannot be written, because its table already holds batch {seen}: "
         "the checkpoint is older than the data.",
         remedy="Restore the newest version of the lake's checkpoint table. Never roll this table back.",
     )
 
 
-class ChangesExpired(StreamError):
+class ChangesExpired(LakeError):
     """The change data feed no longer reaches back to a cursor. version: where the reader starts again."""
 
     def __init__(self, table: str, *, cursor: int, version: int) -> None:
@@ -691,14 +670,12 @@ class LandingError(LakeError):
     """Landing refuses a file. The manifest is unchanged, except that the file may be quarantined."""
 
 
-class OffsetsOverlap(LandingError):
+def offsets_overlap(partition: int, offset: int, *, names: tuple[str, str]) -> LandingError:
     """Two files of one shard hold the same offset of a partition."""
-
-    def __init__(self, partition: int, offset: int, *, names: tuple[str, str]) -> None:
-        super().__init__(
-            f"Offset {offset} of partition {partition} is in two files, {names[0]} and {names[1]}.",
-            remedy="Remove the wrong file from the manifest: `lake landing quarantine discard`.",
-        )
+    return LandingError(
+        f"Offset {offset} of partition {partition} is in two files, {names[0]} and {names[1]}.",
+        remedy="Remove the wrong file from the manifest: `lake landing quarantine discard`.",
+    )
 
 
 class FilesDiffer(LandingError):
@@ -723,42 +700,36 @@ class FileDamaged(LandingError):
         )
 
 
-class SumsDisagree(LandingError):
+def sums_disagree(operation: str, names: str, *, taken: str, given: str) -> LandingError:
     """An operation did not write the records that it read. No file was added."""
-
-    def __init__(self, operation: str, names: str, *, taken: str, given: str) -> None:
-        super().__init__(
-            f"The {operation} of {names} is wrong: expected {taken}, found {given.removesuffix('.')}.",
-            remedy="The existing files are unchanged. Run `lake landing verify`, and report the operation as a bug.",
-        )
+    return LandingError(
+        f"The {operation} of {names} is wrong: expected {taken}, found {given.removesuffix('.')}.",
+        remedy="The existing files are unchanged. Run `lake landing verify`, and report the operation as a bug.",
+    )
 
 
 class ZoneMismatch(LandingError):
     """The folder of a zone and the manifest do not belong together: one of them is gone, new or another one's."""
 
 
-class TopicRecreated(LandingError):
+def topic_recreated(topic: str, *, expected: str, found: str) -> MessagesLost:
     """Kafka has another topic (`found`) under the name of one that landed (`expected`). Nothing of it is landed."""
-
-    def __init__(self, topic: str, *, expected: str, found: str) -> None:
-        super().__init__(
-            f"Topic {topic} was deleted and created again: its id is {found}, but files have landed from the topic "
-            f"with the id {expected or 'that was not recorded'}.",
-            remedy=f"Restore the former topic. Or run `lake landing accept {topic}`, which records what is lost: the "
-            "zones then land the new topic from its first message on.",
-        )
+    return MessagesLost(
+        f"Topic {topic} was deleted and created again: its id is {found}, but files have landed from the topic "
+        f"with the id {expected or 'that was not recorded'}.",
+        remedy=f"Restore the former topic. Or run `lake landing accept {topic}`, which records what is lost: the "
+        "zones then land the new topic from its first message on.",
+    )
 
 
-class OffsetsGone(LandingError):
+def offsets_gone(topic: str, partition: int, *, expected: int, earliest: int) -> MessagesLost:
     """Kafka has removed the offset at which a zone has to continue. `earliest` is the first one that it has."""
-
-    def __init__(self, topic: str, partition: int, *, expected: int, earliest: int) -> None:
-        super().__init__(
-            f"The next offset of partition {partition} of {topic} is {expected}, but Kafka holds offsets from "
-            f"{earliest} on only.",
-            remedy=f"Restore the messages. Or run `lake landing accept {topic}`, which records what is lost: the zones "
-            "then continue. Increase the retention.",
-        )
+    return MessagesLost(
+        f"The next offset of partition {partition} of {topic} is {expected}, but Kafka holds offsets from "
+        f"{earliest} on only.",
+        remedy=f"Restore the messages. Or run `lake landing accept {topic}`, which records what is lost: the zones "
+        "then continue. Increase the retention.",
+    )
 
 
 def intake_incomplete(topic: str, partition: int, span: tuple[int, int], *, given: int, kept: int) -> LandingError:

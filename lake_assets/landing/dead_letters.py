@@ -16,7 +16,7 @@ from operator import attrgetter
 from pyiceberg.table import Table
 
 from lake_assets.base.hours import from_milliseconds, is_moment
-from lake_assets.errors import PublishConflict, StateMoved
+from lake_assets.errors import PublishConflict
 from lake_assets.incremental.engine import iceberg
 from lake_assets.landing.files import Zone, sound_records
 from lake_assets.landing.loading import (
@@ -164,7 +164,7 @@ def land_again(loader: Loader) -> LandedAgain:
         FileDamaged: A file is damaged in each zone that has it.
     """
     loaded, erased = 0, 0
-    for attempt in iceberg.retrying(PublishConflict, StateMoved):
+    for attempt in iceberg.retrying(PublishConflict):
         with attempt:
             table = iceberg.load(loader.catalog, loader.feed.raw.table)
             iceberg.check_columns(table, loader.feed.raw.table, loader.feed.raw.all_columns)
@@ -179,7 +179,7 @@ def land_again(loader: Loader) -> LandedAgain:
 def accept(loader: Loader) -> int:
     """Give up the dead letters that the loader has passed, so that they hold no hour; return how many there were."""
     count = 0
-    for attempt in iceberg.retrying(PublishConflict, StateMoved):
+    for attempt in iceberg.retrying(PublishConflict):
         with attempt:
             table = iceberg.load(loader.catalog, loader.feed.raw.table)
             progress = read_progress(table.metadata.properties, loader.feed.topic)

@@ -23,7 +23,7 @@ from typing import Any, BinaryIO
 from uuid import uuid4
 
 from lake_assets.connections.storage import Folder, Storage, storage_at
-from lake_assets.errors import ConfigurationError, DiskFull, FileDamaged, LandingError, ServiceError, SumsDisagree
+from lake_assets.errors import ConfigurationError, DiskFull, FileDamaged, LandingError, ServiceError, sums_disagree
 from lake_assets.landing import formats
 from lake_assets.landing.records import NAME, DataFile, Kind, Record, Tally, check_file_name, file_name
 from lake_assets.settings import Settings
@@ -151,7 +151,7 @@ class Zone:
             made_from: Names of the files that the records come from.
 
         Raises:
-            SumsDisagree: The draft does not hold what was written to it; it is removed.
+            LandingError: The draft does not hold what was written to it; it is removed.
             DiskFull: There is no space for it.
         """
         self.storage.scratch.mkdir(parents=True, exist_ok=True)
@@ -175,7 +175,7 @@ class Zone:
         damaged = damage_of(lambda: path.open("rb"), file)  # as any reader would read it
         if damaged is not None:
             path.unlink()
-            raise SumsDisagree("writing", file.name, taken=str(file.checksum), given=damaged.problem) from damaged
+            raise sums_disagree("writing", file.name, taken=str(file.checksum), given=damaged.problem) from damaged
         return Draft(file, path)
 
     def put(self, draft: Draft) -> None:

@@ -19,7 +19,7 @@ from itertools import chain, combinations
 from multiprocessing import get_context
 from typing import Literal
 
-from lake_assets.errors import FileDamaged, LakeError, LandingError, OffsetsOverlap, ServiceError
+from lake_assets.errors import FileDamaged, LakeError, LandingError, MessagesLost, ServiceError
 from lake_assets.landing import formats
 from lake_assets.landing.coverage import Cover, uncovered
 from lake_assets.landing.files import DRAFT, Zone
@@ -265,7 +265,7 @@ def _overlapping(entries: Iterable[Entry]) -> Iterator[Finding]:
     for (zone, shard), files in sorted(shards.items()):
         try:
             graph(files)
-        except OffsetsOverlap as overlap:
+        except LandingError as overlap:
             yield Finding(zone, shard, overlap.problem.rstrip("."), overlap.remedy, "two files have the same offset")
 
 
@@ -519,7 +519,7 @@ def _tried(writer: ZoneWriter, name: str, what: str) -> Iterator[list[Repaired]]
     result: list[Repaired] = []
     try:
         yield result
-    except (LandingError, ServiceError) as error:
+    except (LandingError, MessagesLost, ServiceError) as error:
         result.append(Repaired(writer.zone.name, name, problem=error.problem, remedy=error.remedy))
     else:
         result.append(Repaired(writer.zone.name, name, what))

@@ -60,7 +60,7 @@ from lake_assets.connections.kafka import (
     offsets,
     remedy_of,
 )
-from lake_assets.errors import ServiceError, TopicRecreated
+from lake_assets.errors import MessagesLost, ServiceError, topic_recreated
 from lake_assets.landing.manifest import ALL_STAGES, Manifest, files_of
 from lake_assets.landing.messages import HEARTBEAT
 from lake_assets.landing.records import Record, next_offsets
@@ -379,7 +379,7 @@ class WatchedTopic:
     epoch: Epoch
 
     @property
-    def replaced(self) -> TopicRecreated | None:
+    def replaced(self) -> MessagesLost | None:
         """The error if Kafka has another topic now; None if it is the same."""
         return replaced(self.epoch, self.state.topic_id)
 
@@ -389,11 +389,11 @@ class WatchedTopic:
         return self.epoch.landed_offsets(self.state.earliest)
 
 
-def replaced(epoch: Epoch, topic_id: str) -> TopicRecreated | None:
+def replaced(epoch: Epoch, topic_id: str) -> MessagesLost | None:
     """Return the error if a topic has another id than its epoch; None if it is the same."""
     if epoch.topic_id == topic_id:
         return None
-    return TopicRecreated(epoch.topic, expected=epoch.topic_id, found=topic_id)
+    return topic_recreated(epoch.topic, expected=epoch.topic_id, found=topic_id)
 
 
 def landed_ends(manifest: Manifest, topic: str) -> dict[int, int]:
@@ -451,13 +451,13 @@ class IdCheck:
 
     servers: str
     epochs: Mapping[str, Epoch]
-    _looked: dict[str, TopicRecreated | None] = field(default_factory=dict, init=False)
+    _looked: dict[str, MessagesLost | None] = field(default_factory=dict, init=False)
 
     def forget(self) -> None:
         """Messages are about to be read: look again after that."""
         self._looked.clear()
 
-    def problem(self, topic: str) -> TopicRecreated | None:
+    def problem(self, topic: str) -> MessagesLost | None:
         """Return the error if the topic is another one now. Raises `ServiceError`."""
         if topic not in self._looked:
             (topic_id,) = topic_ids(self.servers, [topic], self._admin).values()

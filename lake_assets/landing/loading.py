@@ -43,7 +43,7 @@ from tenacity import retry, retry_if_exception_type, stop_after_attempt, wait_ra
 
 from lake_assets.base.failpoints import reach
 from lake_assets.base.hours import from_milliseconds, hour_of, is_moment, milliseconds
-from lake_assets.errors import FileDamaged, PublishConflict, ServiceError, SourceError, StateMoved
+from lake_assets.errors import FileDamaged, PublishConflict, ServiceError, SourceError, main_moved, state_moved
 from lake_assets.incremental.declaration import Subject
 from lake_assets.incremental.engine import iceberg, publish
 from lake_assets.incremental.engine.erasures import FED_BATCH, Erasures
@@ -458,7 +458,7 @@ def _stage(catalog: Catalog, table: Table, name: str, batch: Batch) -> int:
         current = iceberg.load(catalog, name)
         if current.metadata_location == location:
             raise
-        raise PublishConflict(name, expected=parent, found=publish.main_id(current)) from error
+        raise main_moved(name, expected=parent, found=publish.main_id(current)) from error
     return publish.staged_snapshot(iceberg.load(catalog, name), wap_id).snapshot_id
 
 
@@ -568,7 +568,7 @@ class Loader:
             yield loaded
 
     @retry(
-        retry=retry_if_exception_type((PublishConflict, StateMoved)),
+        retry=retry_if_exception_type(PublishConflict),
         wait=wait_random_exponential(multiplier=0.05, max=1),
         stop=stop_after_attempt(_ATTEMPTS),
         reraise=True,
@@ -663,7 +663,7 @@ class Loader:
 
         Raises:
             FileDamaged: A live file is damaged.
-            StateMoved: A file was replaced meanwhile, and perhaps removed.
+            PublishConflict: A file was replaced meanwhile, and perhaps removed.
         """
         for entry in choice.entries:
             if not choice.overlaps(entry.file):
@@ -675,7 +675,7 @@ class Loader:
                 stage = "gone" if current is None else current.stage
                 if stage != "live":
                     what = f"{entry.file.name} of zone {entry.file.zone}"
-                    raise StateMoved(what, expected="live", found=stage) from None
+                    raise state_moved(what, expected="live", found=stage) from None
                 raise
 
     def _landed_row(self, record: Record, landed_at: datetime) -> LandedRow:

@@ -40,12 +40,12 @@ from lake_assets.errors import (
     DiskFull,
     FilesDiffer,
     LandingError,
-    OffsetsOverlap,
     ServiceError,
-    StateMoved,
     StoredByNewerVersion,
-    SumsDisagree,
     UsageError,
+    offsets_overlap,
+    state_moved,
+    sums_disagree,
 )
 from lake_assets.errors.described import describe
 from lake_assets.landing.files import ZONES, Zone, zone_of
@@ -501,11 +501,11 @@ class FileRows:
         return entry
 
     def require_stage(self, zone: str, names: Iterable[str], stage: Stage) -> None:
-        """Raise `StateMoved` unless all files are at a stage and none is quarantined."""
+        """Raise `PublishConflict` unless all files are at a stage and none is quarantined."""
         for name in names:
             entry = self.require_entry(zone, name)
             if entry.stage != stage or entry.verdict == "quarantined":
-                raise StateMoved(f"{name} of zone {zone}", expected=stage, found=f"{entry.verdict}, {entry.stage}")
+                raise state_moved(f"{name} of zone {zone}", expected=stage, found=f"{entry.verdict}, {entry.stage}")
 
     def comparable(self, file: DataFile) -> list[Entry]:
         """Return the files of other zones that must hold the same records, including retired ones."""
@@ -542,7 +542,7 @@ class FileRows:
             stage: The stage that it will have.
 
         Raises:
-            OffsetsOverlap: Another file has one of its offsets.
+            LandingError: Another file has one of its offsets.
         """
         shard = parse_shard(file.shard)
         may_share_records = FILES.c.shard == file.shard
@@ -564,7 +564,7 @@ class FileRows:
             is_overlap = (RANGES.c.partition == partition) & (RANGES.c.first <= last) & (RANGES.c.last >= first)
             for other in self._connection.execute(others.where(is_overlap)):
                 if shard.overlaps(parse_shard(other.shard)):
-                    raise OffsetsOverlap(partition, max(first, other.first), names=(other.name, file.name))
+                    raise offsets_overlap(partition, max(first, other.first), names=(other.name, file.name))
 
     def retired_for(self, file: DataFile) -> list[str]:
         """Return the names of the zone's retired files that share records with a file.
@@ -743,12 +743,12 @@ def validate_sums(operation: str, taken: Sequence[DataFile], given: Sequence[Dat
         removed: The checksum of the records that it left out.
 
     Raises:
-        SumsDisagree: The checksums do not add up.
+        LandingError: The checksums do not add up.
     """
     before = total(file.checksum for file in taken)
     after = total(file.checksum for file in given) + removed
     if before != after:
-        raise SumsDisagree(operation, ", ".join(names_of(taken)), taken=str(before), given=str(after))
+        raise sums_disagree(operation, ", ".join(names_of(taken)), taken=str(before), given=str(after))
 
 
 def validate_same_file(existing: Entry, file: DataFile) -> Verdict:
@@ -1153,7 +1153,7 @@ class Manifest:
 
         Raises:
             FilesDiffer: It holds other records than a comparable file. It is quarantined; the other one is unchanged.
-            OffsetsOverlap: Another file of the zone has one of its offsets.
+            LandingError: Another file of the zone has one of its offsets.
             LandingError: Its name, shard or a deletion request is not valid.
         """
         return self._add(file, (), stage, now)
@@ -1180,8 +1180,8 @@ class Manifest:
             The verdict of the new file.
 
         Raises:
-            SumsDisagree: The new file and the removed records are not exactly the records of the files taken.
-            StateMoved: A file taken is not live any more.
+            LandingError: The new file and the removed records are not exactly the records of the files taken.
+            PublishConflict: A file taken is not live any more.
             FilesDiffer: As in `add`; the files taken stay.
             LandingError: As in `add`.
         """
@@ -1222,8 +1222,8 @@ class Manifest:
             now: The present time.
 
         Raises:
-            SumsDisagree: Both do not hold the same records.
-            StateMoved: A file taken is not live any more.
+            LandingError: Both do not hold the same records.
+            PublishConflict: A file taken is not live any more.
             LandingError: A staged file is not verified.
         """
         with self.change() as (connection, _):
@@ -1296,7 +1296,7 @@ class Manifest:
             return removed
 
     def forget(self, zone: str, names: Sequence[str]) -> None:
-        """Remove retired files from the manifest. Raises `StateMoved` if one of them is not retired."""
+        """Remove retired files from the manifest. Raises `PublishConflict` if one of them is not retired."""
         with self.change() as (connection, _):
             rows = FileRows(connection)
             rows.require_stage(zone, names, "retired")

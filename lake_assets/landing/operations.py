@@ -40,7 +40,7 @@ from itertools import chain, pairwise
 import networkx as nx
 
 from lake_assets.base.failpoints import reach
-from lake_assets.errors import ConfigurationError, OffsetsOverlap
+from lake_assets.errors import ConfigurationError, offsets_overlap
 from lake_assets.landing.coverage import Cover, uncovered
 from lake_assets.landing.files import Zone
 from lake_assets.landing.formats import read
@@ -102,7 +102,7 @@ def select(files: Iterable[DataFile], limits: GroupLimits) -> list[list[DataFile
         limits: Of each group.
 
     Raises:
-        OffsetsOverlap: Two files of a shard have an offset in common.
+        LandingError: Two files of a shard have an offset in common.
     """
     shards: dict[str, list[DataFile]] = {}
     for file in files:
@@ -139,7 +139,7 @@ def graph(files: Iterable[DataFile]) -> nx.DiGraph[str]:
     """Return the graph of the files of one shard: names, with an edge to the next file of each partition.
 
     Raises:
-        OffsetsOverlap: Two files have an offset in common.
+        LandingError: Two files have an offset in common.
     """
     found: nx.DiGraph[str] = nx.DiGraph()
     chains: dict[int, list[tuple[int, int, str]]] = {}
@@ -150,7 +150,7 @@ def graph(files: Iterable[DataFile]) -> nx.DiGraph[str]:
     for partition, spans in chains.items():
         for (_, last, name), (first, _, following) in pairwise(sorted(spans)):
             if first <= last:
-                raise OffsetsOverlap(partition, first, names=(name, following))
+                raise offsets_overlap(partition, first, names=(name, following))
             found.add_edge(name, following)
     return found
 

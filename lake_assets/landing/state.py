@@ -40,7 +40,7 @@ from uuid import uuid4
 import sqlalchemy as sa
 
 from lake_assets.base.hours import from_milliseconds, milliseconds
-from lake_assets.errors import LakeError, StateMoved, UsageError
+from lake_assets.errors import LakeError, UsageError, state_moved
 from lake_assets.landing.coverage import Cover, ready_ends
 from lake_assets.landing.cutover import Policy
 from lake_assets.landing.manifest import (
@@ -385,7 +385,7 @@ class Ledger:
             now: The present time.
 
         Raises:
-            StateMoved: Another epoch was recorded meanwhile.
+            PublishConflict: Another epoch was recorded meanwhile.
         """
         recorded = self.epoch(epoch.topic)
         if recorded != epoch:
@@ -393,7 +393,7 @@ class Ledger:
                 self.manifest.issue(_epoch_command(epoch, now))
                 recorded = self.epoch(epoch.topic)
             if recorded != epoch:
-                raise StateMoved(f"the topic id of {epoch.topic}", expected=_id_of(after), found=_id_of(recorded))
+                raise state_moved(f"the topic id of {epoch.topic}", expected=_id_of(after), found=_id_of(recorded))
         commands = []
         for loss in losses:
             stored = {"zones": json.dumps(loss.zones), "accepted_at": milliseconds(loss.accepted_at)}

@@ -35,7 +35,7 @@ from functools import cache, partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
-from lake_assets.errors import DiskFull, LakeError, LandingError, OffsetsGone, ServiceError, TopicRecreated
+from lake_assets.errors import DiskFull, LakeError, LandingError, MessagesLost, ServiceError, offsets_gone
 from lake_assets.landing.cutover import Policy
 from lake_assets.landing.kafka import IdCheck, Place, Reader, WatchedTopic, ends_of, existing_partitions, watch_topics
 from lake_assets.landing.manifest import (
@@ -180,18 +180,18 @@ class Source:
     scrub: Scrub | None = None
 
     def require_in_kafka(self, file: DataFile) -> None:
-        """Raise `OffsetsGone` if Kafka has removed an offset of a file."""
+        """Raise `MessagesLost` if Kafka has removed an offset of a file."""
         for partition, first in first_offsets([file]).items():
             earliest = self.earliest.get(partition, 0)
             if first < earliest:
-                raise OffsetsGone(self.feed.topic, partition, expected=first, earliest=earliest)
+                raise offsets_gone(self.feed.topic, partition, expected=first, earliest=earliest)
 
 
 def fill(writer: ZoneWriter, file: DataFile, source: Source, *, now: datetime) -> Verdict:
     """Land a missing file again; if Kafka does not have it any more, copy the other zone's file if it is verified.
 
     Raises:
-        OffsetsGone: Kafka does not have it, and the other zone's file is not verified.
+        MessagesLost: Kafka does not have it, and the other zone's file is not verified.
         FileDamaged: Kafka does not have it, and the other zone's file is damaged.
         ServiceError: Kafka does not answer.
         LandingError: What `ZoneWriter.land` raises.
@@ -199,7 +199,7 @@ def fill(writer: ZoneWriter, file: DataFile, source: Source, *, now: datetime) -
     try:
         source.require_in_kafka(file)
         return refetch(writer, file, source, now=now)
-    except OffsetsGone:
+    except MessagesLost:
         if not is_verified(writer, file):
             raise
         return copy_file(writer, file, now=now)
@@ -527,7 +527,7 @@ class ZoneTailer:
             self._delivery.take(start.without_landed_dead_letters(closed))
         except DiskFull:
             raise
-        except LandingError as error:
+        except (LandingError, MessagesLost) as error:
             (stop or self._stop)(closed.place, error)
         else:
             self._open_files.drop(closed.place)
@@ -549,7 +549,7 @@ class ZoneTailer:
         self._stops.record(self.zone, place.topic, place.partition, error, now=self._delivery.clock())
         self._alarm(f"zone {self.zone}: stopped at {place.topic} partition {place.partition}: {error}")
         self._tails.pop(place, None)
-        if not isinstance(error, OffsetsGone | TopicRecreated | ServiceError):
+        if not isinstance(error, MessagesLost | ServiceError):
             self._open_files.drop(place)  # another start reads these messages from Kafka again
 
     def _stop_at_once(self, begun: Mapping[Place, int | None], watched: Mapping[str, WatchedTopic]) -> None:
@@ -560,7 +560,7 @@ class ZoneTailer:
             if topic.replaced:
                 self._note_stop(place, topic.replaced)
             elif offset is not None and offset < earliest:
-                self._note_stop(place, OffsetsGone(*place, expected=offset, earliest=earliest))
+                self._note_stop(place, offsets_gone(*place, expected=offset, earliest=earliest))
 
     def _fill_gaps(self, watched: Mapping[str, WatchedTopic]) -> None:
         writer = self._delivery.writer
@@ -584,7 +584,7 @@ class ZoneTailer:
                     fill(writer, file, source, now=self._delivery.clock())
                 except DiskFull:
                     raise
-                except (LandingError, ServiceError) as error:
+                except (LandingError, MessagesLost, ServiceError) as error:
                     self.not_refetched[file.name] = error
                     self._alarm(f"zone {self.zone}: {file.name} was not landed again: {error}")
                 else:

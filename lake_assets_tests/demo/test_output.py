@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from lake_assets.demo.home import UnexpectedResult, check
+from lake_assets.demo.home import check
+from lake_assets.errors import LakeError
 
 
 def test_a_result_as_expected_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
@@ -13,5 +14,5 @@ def test_a_result_as_expected_is_printed(capsys: pytest.CaptureFixture[str]) -> 
 
 
 def test_another_result_stops_the_demo_and_is_named() -> None:
-    with pytest.raises(UnexpectedResult, match=r"Expected: two rows\. Found 3 instead of 2\.(.|\n)*logs"):
+    with pytest.raises(LakeError, match=r"Expected: two rows\. Found 3 instead of 2\.(.|\n)*logs"):
         check("two rows", 3, 2)

@@ -16,7 +16,7 @@ from lake_assets.base.hours import hour_key, hour_start
 from lake_assets.base.time_filters import hours_condition, within
 from lake_assets.connections.spark import jvm_conf, spark_conf, spark_environment, spark_home
 from lake_assets.demo.membership_simulator import worked_example
-from lake_assets.errors import AuditFailed, LakeError, PublishConflict, SessionError, UsageError
+from lake_assets.errors import AuditFailed, LakeError, PublishConflict, UsageError
 from lake_assets.incremental.declaration import SessionContext
 from lake_assets.incremental.engine.model import NoSession, OpenedSession
 from lake_assets.incremental.engine.undeclared import Named, find_target, remember
@@ -192,7 +192,7 @@ def test_what_removes_too_much_or_too_little_or_was_written_twice_is_refused(
 
     def refused(what: str) -> None:
         before = lake.main(target.table)
-        with pytest.raises(SessionError, match=what):
+        with pytest.raises(LakeError, match=what):
             lake.engine.publish_session(target)
         assert lake.main(target.table) == before
 
@@ -244,7 +244,7 @@ def test_an_append_of_rows_that_were_delivered_again_is_written_as_an_overwrite(
 
     new = insert("INTO", "signup_id = 's03-1'")  # as a program does that does not know of the row that counts now
     first = write(load="append", statement=new)
-    with pytest.raises(SessionError, match=r"delivered again[^!]*REPLACE WHERE"):
+    with pytest.raises(LakeError, match=r"delivered again[^!]*REPLACE WHERE"):
         lake.engine.publish_session(target)
     counted = f"{in_hours('event_ts', 1, 1)} AND NOT (signup_id = 's01-1' AND account_id = 'a')"
     hour = insert("INTO", counted, replacing=in_hours("signed_up_at", 1, 1))

@@ -335,7 +335,7 @@ reader reads zone `b`, and `lake landing verify` checks both zones. The table sh
 
 """
 TAIL = """
-With `SumsDisagree` nothing is added; with `FilesDiffer` the file is quarantined. A reader never gets wrong records. If
+With `LandingError` nothing is added; with `FilesDiffer` the file is quarantined. A reader never gets wrong records. If
 no step detects anything, nothing is wrong: the zones end with equal files.
 """
 

@@ -8,7 +8,7 @@ import pytest
 
 from lake_assets.base import failpoints
 from lake_assets.base.failpoints import FILE_POINTS
-from lake_assets.errors import FileDamaged, OffsetsOverlap, UsageError
+from lake_assets.errors import FileDamaged, LandingError, UsageError
 from lake_assets.landing.heal import decide
 from lake_assets.landing.operations import GroupLimits, merge, remove_unscrubbed, sweep
 from lake_assets.landing.records import last_offsets, offsets, shards
@@ -149,7 +149,7 @@ def test_what_was_resharded_does_not_land_again_in_the_old_shard(landed: Landed)
     both(landed, "reshard")
     for writer in landed.writers.values():
         sweep(writer.manifest, writer.zone, retired_before=NOW + timedelta(seconds=1))
-    with pytest.raises(OffsetsOverlap, match="Offset 0 of partition 0 is in two files"):
+    with pytest.raises(LandingError, match="Offset 0 of partition 0 is in two files"):
         landed.land("a", 0, 0)
     landed.assert_equal()
 

@@ -169,7 +169,7 @@ class SessionStep:
 
         Raises:
             AuditFailed: A blocking audit stopped the session; raised after its evaluations.
-            SessionError: Audits hold hours back; raised after all events, so that observers of failed runs notice.
+            LakeError: Audits hold hours back; raised after all events, so that observers of failed runs notice.
             UsageError: A person launched the run without partitions.
         """
         if SESSION_TAG not in self.context.run.tags and self.key not in self.context.selected_asset_keys:

@@ -130,7 +130,7 @@ def evaluate(audits: Sequence[Audit], scope: AuditScope) -> tuple[AuditResult, .
         The result of each audit, in the order of `audits`.
 
     Raises:
-        SessionError: An audit cannot be evaluated.
+        LakeError: An audit cannot be evaluated.
     """
     table = scope.target.table
     verdicts: dict[int, Verdict] = {}

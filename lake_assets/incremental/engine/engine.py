@@ -37,6 +37,7 @@ from lake_assets.errors import (
     TargetRolledBack,
     UsageError,
     hours_held,
+    main_moved,
 )
 from lake_assets.errors.described import describe, is_machines_fault
 from lake_assets.incremental.declaration import Pipeline, RawTable, Target
@@ -581,7 +582,7 @@ class Engine:
 
         Raises:
             UsageError: No session is open, or another one, or nothing was written.
-            SessionError: What was written is not what the plan says.
+            LakeError: What was written is not what the plan says.
             PublishConflict: Main has moved since the session was opened.
             AuditFailed: A blocking audit failed; nothing is published.
         """
@@ -589,7 +590,7 @@ class Engine:
         plan = self._opened_plan(target, state)
         if plan is None and state.opened_on_any_main is not None and state.opened is None and state.table is not None:
             expected = state.opened_on_any_main["main"]
-            raise PublishConflict(target.table, expected=expected, found=publish.main_id(state.table))
+            raise main_moved(target.table, expected=expected, found=publish.main_id(state.table))
         if plan is None:
             raise UsageError(
                 f"{target.table} has no open session.",

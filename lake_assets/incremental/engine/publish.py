@@ -33,7 +33,7 @@ from pyiceberg.table.update import (
 from pyiceberg.table.update.snapshot import _FastAppendFiles, _OverwriteFiles, _SnapshotProducer
 
 from lake_assets.base.hours import hour_key
-from lake_assets.errors import PublishConflict, write_audit_publish_disabled
+from lake_assets.errors import main_moved, write_audit_publish_disabled
 from lake_assets.incremental.engine import iceberg
 from lake_assets.incremental.engine.iceberg import changed_entries
 
@@ -122,7 +122,7 @@ def check_base(table: Table, name: str, base: Base) -> None:
     found = base_of(table)
     if found != base:
         moved = found.main if found.main != base.main else found.tag
-        raise PublishConflict(name, expected=base.main, found=moved)
+        raise main_moved(name, expected=base.main, found=moved)
 
 
 def _commit(
@@ -288,7 +288,7 @@ def publish(
         with attempt:
             table = iceberg.load(catalog, name)
             if main_id(table) != parent:
-                raise PublishConflict(name, expected=parent, found=main_id(table))
+                raise main_moved(name, expected=parent, found=main_id(table))
             changed = {**(properties or {}), iceberg.SESSION_PROPERTY: session_id}
             before = iceberg.complete_through(table, name)
             if complete_through is not None and (before is None or complete_through > before):

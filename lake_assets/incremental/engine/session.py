@@ -26,13 +26,7 @@ from pyiceberg.table.snapshots import Snapshot
 
 from lake_assets.base.failpoints import reach
 from lake_assets.base.hours import HOUR, Grain, format_hours, parse_hour
-from lake_assets.errors import (
-    AuditFailed,
-    ConfigurationError,
-    PublishConflict,
-    UsageError,
-    not_as_planned,
-)
+from lake_assets.errors import AuditFailed, ConfigurationError, UsageError, main_moved, not_as_planned
 from lake_assets.errors.described import find_refusal
 from lake_assets.incremental.declaration import Stateless, Target
 from lake_assets.incremental.engine import iceberg, publish
@@ -189,7 +183,7 @@ class Session:
 
         Raises:
             PublishConflict: Main has moved meanwhile.
-            SessionError: An expression of the target's function failed on a row.
+            LakeError: An expression of the target's function failed on a row.
         """
         if not self.reads_rows:
             return Staged(self._after())
@@ -245,7 +239,7 @@ class Session:
             reach("after-staged")
             planned_on = publish.main_id(self.table)
             if snapshot.parent_snapshot_id != planned_on:
-                raise PublishConflict(target.table, expected=planned_on, found=snapshot.parent_snapshot_id)
+                raise main_moved(target.table, expected=planned_on, found=snapshot.parent_snapshot_id)
             added = {hour for hour in written_hours(table, snapshot, target.time_column)[0] if hour is not None}
             unexpected = added - set(prepared.hours)
             if unexpected:
@@ -456,7 +450,7 @@ def find_written(table: Table, plan: SessionPlan, time_column: str) -> Snapshot 
 
     Raises:
         UsageError: Nothing was written.
-        SessionError: What was written is not what the plan says.
+        LakeError: What was written is not what the plan says.
     """
     own_id = _id_of_writes(table, plan)
     number = publish.next_staging_number(table, own_id) - 1

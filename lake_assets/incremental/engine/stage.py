@@ -498,7 +498,7 @@ class Stager:
 
         Raises:
             SourceError: Spark does not read a file rightly.
-            SessionError: The transform raised an error, or its result lacks a column.
+            LakeError: The transform raised an error, or its result lacks a column.
             SourceError: Spark reads fewer rows of a source than its metadata contain.
         """
         self._check_sources(plan)

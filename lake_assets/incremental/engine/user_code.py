@@ -55,7 +55,7 @@ def call_function(target: Target, context: SessionContext, inputs: Sequence[Data
         Its rows, with the columns of the target in their order.
 
     Raises:
-        SessionError: The function raised an error, or it did not return a DataFrame with the target's columns.
+        LakeError: The function raised an error, or it did not return a DataFrame with the target's columns.
     """
     name, place = target.transform.__name__, definition(target.transform)
     try:
@@ -118,7 +118,7 @@ def naming_audit(audit: Audit, table: str) -> Iterator[None]:
     """Name the target and the audit if the block fails: it calls the audit, or has Spark analyse its query.
 
     Raises:
-        SessionError: The block raised an error that is none of the project.
+        LakeError: The block raised an error that is none of the project.
     """
     try:
         yield
@@ -137,7 +137,7 @@ def naming_failed_rows(target: Target, hours: Collection[int]) -> Iterator[None]
         hours: The hours that are built.
 
     Raises:
-        SessionError: An expression of the target's function failed on a row.
+        LakeError: An expression of the target's function failed on a row.
     """
     try:
         yield

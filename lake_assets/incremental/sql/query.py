@@ -138,7 +138,7 @@ class SqlTransform:
         """Return the rows of the query.
 
         Raises:
-            SessionError: Spark refuses the query.
+            LakeError: Spark refuses the query.
         """
         tables = dict(zip(self._names, inputs, strict=True))
         if session.published is not None:

@@ -10,7 +10,7 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 
 from lake_assets.engagement.checkpoint import RULES, Batch, Checkpoint, CheckpointStore, OffsetRange, Trouble
-from lake_assets.errors import StateMoved, StoredByNewerVersion, UsageError
+from lake_assets.errors import PublishConflict, StoredByNewerVersion, UsageError
 
 
 @pytest.fixture
@@ -67,9 +67,9 @@ def test_a_batch_that_a_later_version_has_begun_is_refused(store: CheckpointStor
 def test_a_move_from_what_is_no_more_is_refused(store: CheckpointStore) -> None:
     intended = store.move("mail.ingestion", None, intent(1))
     store.move("mail.ingestion", intended, intended.with_done("data", 4))
-    with pytest.raises(StateMoved, match=r"mail\.ingestion"):
+    with pytest.raises(PublishConflict, match=r"mail\.ingestion"):
         store.move("mail.ingestion", intended, intended.with_done("data", 4))
-    with pytest.raises(StateMoved):
+    with pytest.raises(PublishConflict):
         store.move("mail.ingestion", None, intent(1))
 
 
@@ -84,7 +84,7 @@ def test_of_two_that_begin_a_batch_at_once_one_wins(store: CheckpointStore) -> N
     def begin(number: int) -> bool:
         try:
             store.move("mail.ingestion", None, intent(number))
-        except StateMoved:
+        except PublishConflict:
             return False
         return True
 

@@ -8,7 +8,7 @@ import pytest
 
 from lake_assets.engagement.delta_log import Commit
 from lake_assets.engagement.notifications import Counts, check_totals
-from lake_assets.errors import StreamError
+from lake_assets.errors import LakeError
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 
@@ -35,5 +35,5 @@ def test_counts_that_agree_pass(metrics: dict[str, str], counts: dict[str, Count
 
 
 def test_counts_that_do_not_agree_are_not_told() -> None:
-    with pytest.raises(StreamError, match="Version 7 of engagement"):
+    with pytest.raises(LakeError, match="Version 7 of engagement"):
         check_totals(Commit(7, NOW, {"numOutputRows": "3"}), {"acme": Counts(inserted=2)}, "engagement")

@@ -16,7 +16,7 @@ from lake_assets.engagement.checkpoint import Batch, TopicState
 from lake_assets.engagement.delta_log import commit_properties
 from lake_assets.engagement.lake import EngagementLake
 from lake_assets.engagement.tables import LakeTables
-from lake_assets.errors import LockLost, StreamError
+from lake_assets.errors import LakeError, LockLost
 
 LAKE = EngagementLake("mail", {"subject": "string"}, max_records=5)
 COMMITS = ("data", "notification")
@@ -171,6 +171,6 @@ def test_a_checkpoint_that_is_older_than_the_data_is_refused(play: Play, tmp_pat
     play.done()
     rmtree(tmp_path / "mail" / "checkpoint")
     play.tables.checkpoints.create()
-    with pytest.raises(StreamError):
+    with pytest.raises(LakeError, match="the checkpoint is older than the data"):
         play.turn()
     assert play.rows() == [[1], [1]]

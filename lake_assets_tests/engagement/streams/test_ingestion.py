@@ -17,7 +17,7 @@ from lake_assets.engagement.delta_log import open_table
 from lake_assets.engagement.lakes import EMAIL_EVENT, MEETING_EVENT
 from lake_assets.engagement.maintenance import TABLES
 from lake_assets.engagement.tables import CHECKPOINT, DEAD_LETTER, ENGAGEMENT, NOTIFICATION
-from lake_assets.errors import MessagesLost, StreamError
+from lake_assets.errors import LakeError, MessagesLost
 from lake_assets_tests.engagement.scenario import ORGS, Alone, Traffic, email
 
 if TYPE_CHECKING:
@@ -89,7 +89,7 @@ def test_d6_d7_a_stream_stops_behind_messages_that_are_gone_and_behind_a_checkpo
     shutil.rmtree(urlsplit(mail.tables.location(CHECKPOINT)).path)
     mail.tables.create(mail.spark)
     mail.send(range(1010, 1012))
-    with pytest.raises(StreamError, match=r"Batch 1 of mail\.ingestion\.data"):
+    with pytest.raises(LakeError, match=r"Batch 1 of mail\.ingestion\.data"):
         run_batch(mail.stream(), Alone())
 
 

@@ -27,7 +27,7 @@ from lake_assets.errors import (
     AuditFailed,
     ErasureStopped,
     HistoryCut,
-    SessionError,
+    LakeError,
     TableMissing,
     TargetGone,
     TargetRolledBack,
@@ -541,8 +541,8 @@ class World:
         if steps == 3:
             try:
                 engine.publish_session(target)
-            except SessionError as error:
-                if type(error) is not SessionError or opened.plan.load != "append":
+            except LakeError as error:
+                if type(error) is not LakeError or opened.plan.load != "append":
                     raise
                 self.counts["written again by another program"] += 1
                 self.write_session(engine, target, steps)  # rows were delivered again: as an overwrite

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from pyspark.sql import functions as F
 
-from lake_assets.errors import ConfigurationError, SessionError
+from lake_assets.errors import ConfigurationError, LakeError
 from lake_assets.incremental.declaration import SessionContext, Source, Stateless, Target, incremental_asset
 from lake_assets.incremental.declaration.model import Audit, AuditScope, Offenders
 from lake_assets.incremental.engine import audits
@@ -162,11 +162,11 @@ AUDITS: dict[str, tuple[Audit, str, str]] = {
 def test_a_mistake_names_the_target_the_function_and_its_line(spark: SparkSession) -> None:
     obs = spark.sql("select 'a' as obs_id, 1L as temp, timestamp'2026-01-01 00:05:00' as seen_at")
     for function, (problem, remedy) in MISTAKES.items():
-        with pytest.raises(SessionError) as failed:
+        with pytest.raises(LakeError) as failed:
             call_function(target(function), CONTEXT, [obs])
         name = function.__name__
         assert str(failed.value).splitlines() == [f"core.{name}: in {name}() {problem}", f"  → {remedy}"]
-    with pytest.raises(SessionError, match=r"core\.wrong_type: in wrong_type\(\).*Spark refuses the query: Cannot"):
+    with pytest.raises(LakeError, match=r"core\.wrong_type: in wrong_type\(\).*Spark refuses the query: Cannot"):
         call_function(target(wrong_type), CONTEXT, [obs])
 
     for function, functions in WARNINGS.items():
@@ -182,7 +182,7 @@ def test_a_mistake_names_the_target_the_function_and_its_line(spark: SparkSessio
     for audit, problem, remedy in AUDITS.values():
         declared = target(deterministic, audits.not_null("temp"), audit)
         scope = scope_of(declared, obs)
-        with pytest.raises(SessionError) as stopped:
+        with pytest.raises(LakeError) as stopped:
             evaluate(declared.audits, scope)
         first, second = str(stopped.value).splitlines()
         assert first == f"core.deterministic: in the audit {audit.name}, {problem}"

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lake_assets.errors import ConfigurationError, OffsetsOverlap
+from lake_assets.errors import ConfigurationError, LandingError
 from lake_assets.landing.operations import GroupLimits, candidates, select
 from lake_assets.landing.records import DataFile, first_offsets, last_offsets, merged_ranges, next_offsets
 from lake_assets_tests.landing.made import file
@@ -176,7 +176,7 @@ def test_files_that_are_a_cycle_already_are_left_alone() -> None:
 
 @pytest.mark.parametrize("other", [(5, 9), (0, 0), (3, 4), (0, 9)])
 def test_overlapping_offsets_are_refused(other: tuple[int, int]) -> None:
-    with pytest.raises(OffsetsOverlap, match="of partition 7 is in two files, "):
+    with pytest.raises(LandingError, match="of partition 7 is in two files, "):
         select([file("one", {7: (0, 5)}), file("other", {7: other})], WIDE)
 
 

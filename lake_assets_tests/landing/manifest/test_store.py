@@ -14,8 +14,7 @@ from lake_assets.errors import (
     ConfigurationError,
     FilesDiffer,
     LandingError,
-    OffsetsOverlap,
-    StateMoved,
+    PublishConflict,
     StoredByNewerVersion,
     UsageError,
 )
@@ -117,7 +116,7 @@ def test_other_records_under_a_name_that_is_there_are_refused(manifest: Manifest
 def test_overlapping_offsets_are_refused_with_the_names(manifest: Manifest, offsets: tuple[int, int]) -> None:
     there, more = file("a", 0, 2, b"x"), file("a", *offsets, b"y")
     manifest.add(there, now=NOW)
-    with pytest.raises(OffsetsOverlap) as raised:
+    with pytest.raises(LandingError, match="is in two files") as raised:
         manifest.add(more, now=NOW)
     assert there.name in raised.value.problem
     assert more.name in raised.value.problem
@@ -159,7 +158,7 @@ def test_replacing_what_somebody_else_has_replaced_is_refused(manifest: Manifest
     both = file("a", 0, 3, b"x", b"y")
     manifest.replace("compaction", taken, both, now=NOW)
     assert manifest.replace("compaction", taken, both, now=NOW) == "provisional"
-    with pytest.raises(StateMoved, match="found provisional, retired"):
+    with pytest.raises(PublishConflict, match="found provisional, retired"):
         manifest.replace("compaction", taken[:1], file("a", 0, 2, b"x"), now=NOW)
     assert [e.file for e in manifest.entries()] == [both]
 
