@@ -32,9 +32,9 @@ from lake_assets.incremental.dagster.session_runs import (
 )
 from lake_assets.incremental.declaration import Pipeline, Target
 from lake_assets.incremental.engine.engine import Engine
-from lake_assets.incremental.engine.model import NoSession, SessionPlan
+from lake_assets.incremental.engine.model import SessionPlan
 from lake_assets.incremental.operations.alerts import Webhook
-from lake_assets.incremental.operations.health import Freshness, Problem, freshness, health, with_max_delay
+from lake_assets.incremental.operations.health import Problem, TargetHealth, freshness, health, with_max_delay
 from lake_assets.incremental.operations.inputs import Inputs, TargetInputs
 from lake_assets.incremental.operations.verify import Verification, verify_hours
 
@@ -74,9 +74,9 @@ Evaluate = Callable[[Engine, Target], dg.AssetCheckEvaluation]
 """Evaluates a check of a target, as an event outside of any run."""
 
 
-def intact_evaluation(engine: Engine, target: Target) -> dg.AssetCheckEvaluation:
+def intact_evaluation(engine: Engine, target: Target, found: TargetHealth | None = None) -> dg.AssetCheckEvaluation:
     """Return whether a target is well, and what to do if it is not. Freshness has a check of its own."""
-    errors = [each for each in health(engine, target).problems if each.level == "error" and each.kind != "not_fresh"]
+    errors = [each for each in _errors(found or health(engine, target)) if each.kind != "not_fresh"]
     text = " ".join(f"{problem.what} {problem.remedy}" for problem in errors) or None
     return _evaluation(target, INTACT, text, passed=text is None)
 
@@ -139,25 +139,17 @@ def _sensor(
 
 
 def targets_sensor(pipeline: Pipeline, clock: Clock) -> dg.SensorDefinition:
-    """Return a sensor that evaluates the check of each target, and reports an evaluation when its result changes.
-
-    A target without a problem is evaluated again when something has moved that its evaluation reads.
-    """
-    inputs = TargetInputs(pipeline, pipeline.targets)
-    known: dict[str, tuple[Inputs, dg.AssetCheckEvaluation]] = {}
+    """Return a sensor that evaluates the check of each target, and reports an evaluation when its result changes."""
+    known = KnownHealth(pipeline)
 
     def evaluate(context: dg.SensorEvaluationContext, engine: Engine) -> dg.SensorResult:
         reported = json.loads(context.cursor or "{}")
-        moved = inputs.look(engine.catalog)
-        for target in pipeline.targets:
-            at, last = known.get(target.table, (None, None))
-            if last is None or not last.passed or at != moved[target.table]:
-                known[target.table] = (moved[target.table], intact_evaluation(engine, target))
-        found = {table: last.description for table, (_, last) in known.items()}
+        evaluations = {target.table: intact_evaluation(engine, target, each) for target, each in known.look(engine)}
+        found = {table: each.description for table, each in evaluations.items()}
         changed = [table for table in found if table not in reported or reported[table] != found[table]]
         wrong = sum(problem is not None for problem in found.values())
         return dg.SensorResult(
-            asset_events=[known[table][1] for table in changed],
+            asset_events=[evaluations[table] for table in changed],
             cursor=json.dumps(found),
             skip_reason=f"{wrong} of {len(found)} targets have a problem.",
         )
@@ -314,10 +306,10 @@ def alerts_sensor(
     `alerts` lists the problems of targets, and `elsewhere` those of landing, served tables and lakes, whose `assets`
     may be the only ones of the code location.
     """
-    calm = CalmTargets(pipeline)
+    known = KnownHealth(pipeline)
 
     def evaluate(context: dg.SensorEvaluationContext, engine: Engine) -> dg.SensorResult:
-        due = {problem.key: problem for problem in alerts(engine, context.instance, calm)}
+        due = {problem.key: problem for problem in alerts(engine, context.instance, known)}
         reported = _reported(context.cursor)
         for kinds, find in elsewhere.items():
             try:
@@ -376,33 +368,33 @@ def _deliver(webhook: Webhook, due: Mapping[str, Problem], over: Mapping[str, Pr
         yield key
 
 
-class CalmTargets:
-    """Remembers the targets without a problem of their tables, until something has moved or their time is over."""
+class KnownHealth:
+    """The health of targets. One that is well is looked at again when something has moved, or its time is over."""
 
     def __init__(self, pipeline: Pipeline) -> None:
         self._inputs = TargetInputs(pipeline, pipeline.targets)
-        self._moved: Mapping[str, Inputs] = {}
-        self._until: dict[str, tuple[Inputs, datetime]] = {}
+        self._well: dict[str, tuple[Inputs, datetime, TargetHealth]] = {}
 
-    def look(self, engine: Engine) -> None:
-        """Look at what has moved."""
-        self._moved = self._inputs.look(engine.catalog)
-
-    def is_calm(self, target: Target, now: datetime) -> bool:
-        """Return whether a target has no problem, as far as tables and the time tell."""
-        inputs, until = self._until.get(target.table, (None, now))
-        return inputs == self._moved.get(target.table) and now < until
-
-    def note(self, target: Target, until: datetime) -> None:
-        """Note that a target has no problem up to a moment, if nothing moves."""
-        self._until[target.table] = (self._moved[target.table], until)
-
-    def forget(self, target: Target) -> None:
-        """Note that a target may have a problem at any time."""
-        self._until.pop(target.table, None)
+    def look(self, engine: Engine) -> Iterator[tuple[Target, TargetHealth]]:
+        """Yield each target with its present health."""
+        moved, now = self._inputs.look(engine.catalog), engine.clock()
+        for target in engine.pipeline.targets:
+            inputs, until, found = self._well.pop(target.table, (None, now, None))
+            if found is None or inputs != moved[target.table] or now >= until:
+                found, until = health(engine, target), now + CALM
+                if target.max_delay is not None and not _errors(found):
+                    fresh = freshness(engine.catalog, engine.pipeline, target, now)
+                    until = min(until, now + fresh.max_delay - fresh.delay)
+            if not _errors(found):
+                self._well[target.table] = (moved[target.table], until, found)
+            yield target, found
 
 
-def alerts(engine: Engine, instance: dg.DagsterInstance, calm: CalmTargets | None = None) -> Iterator[Problem]:
+def _errors(found: TargetHealth) -> list[Problem]:
+    return [problem for problem in found.problems if problem.level == "error"]
+
+
+def alerts(engine: Engine, instance: dg.DagsterInstance, known: KnownHealth) -> Iterator[Problem]:
     """Yield all present problems of which an alert is sent, target by target.
 
     These are the errors of `operations.health`, and what only Dagster knows: sessions without attempts left, and
@@ -411,39 +403,15 @@ def alerts(engine: Engine, instance: dg.DagsterInstance, calm: CalmTargets | Non
     Args:
         engine: Decides.
         instance: Has the runs and the evaluations of checks.
-        calm: The targets that had no problem at an earlier call; None to look at all.
+        known: What earlier calls have found.
     """
-    calm = calm or CalmTargets(engine.pipeline)
-    calm.look(engine)
-    for target in engine.pipeline.targets:
-        if not calm.is_calm(target, engine.clock()):
-            yield from _table_problems(engine, target, instance, calm)
+    for target, found in known.look(engine):
+        yield from (each for each in _errors(found) if each.kind != "session_failed")
+        if isinstance(found.decision, SessionPlan):
+            yield from _without_attempts(engine, target, found.decision, instance)
         differs = verification_problem(instance, target)
         if differs is not None:
             yield differs
-
-
-def _table_problems(
-    engine: Engine, target: Target, instance: dg.DagsterInstance, calm: CalmTargets
-) -> Iterator[Problem]:
-    """Yield the problems that tables, runs and the time tell; note the target as calm if it has none."""
-    calm.forget(target)
-    found = health(engine, target)
-    due = [each for each in found.problems if each.level == "error" and each.kind != "session_failed"]
-    if isinstance(found.decision, SessionPlan):
-        due += _without_attempts(engine, target, found.decision, instance)
-    yield from due
-    if not due and isinstance(found.decision, NoSession):
-        now = engine.clock()
-        fresh = None
-        if target.max_delay is not None:
-            fresh = freshness(engine.catalog, engine.pipeline, target, now)
-        calm.note(target, now + _calm_time(fresh))
-
-
-def _calm_time(fresh: Freshness | None) -> timedelta:
-    """Return how long a target without a problem stays without one by the clock alone."""
-    return CALM if fresh is None else min(CALM, fresh.max_delay - fresh.delay)
 
 
 def _without_attempts(
