@@ -19,8 +19,8 @@ from tempfile import TemporaryDirectory
 import dagster as dg
 
 from lake_assets.connections.dagster import use_engines, use_scripts
-from lake_assets.dagster_processes.dagster.captured_output import use_lean_capture
-from lake_assets.dagster_processes.dagster.storages import kept_engines, known_scripts, read_migrations
+from lake_assets.dagster_processes.code_server import use_lean_capture
+from lake_assets.dagster_processes.storages import kept_engines, known_scripts, read_migrations
 
 TIMES = 10
 

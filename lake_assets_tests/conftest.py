@@ -107,7 +107,7 @@ LONGEST = (
     "doors/test_health.py",
     "incremental/test_crashes.py",
     "services/test_landing_processes.py",
-    "dagster_processes/dagster/test_code_server.py",
+    "dagster_processes/test_code_server.py",
     "services/backup/test_backup.py",
     "incremental/test_corrections.py",
     "incremental/dagster/test_downstream.py",

@@ -1,4 +1,5 @@
-"""Dagster's code server and daemon as `lake up` starts them: runs are forked, and loops wake up when something changed.
+"""The programs that `lake up` starts in place of `dagster api grpc` and `dagster-daemon run`.
 
-May import `base`, `errors`, `settings` and `connections`. What imports Dagster is in `dagster/`.
+Runs are forked, and loops wake up when something changed. Private names of Dagster's stand in `connections/dagster.py`
+alone, each with a test. May import `base`, `errors`, `settings` and `connections`.
 """

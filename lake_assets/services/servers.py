@@ -366,7 +366,7 @@ def code_server(settings: Settings, port: int) -> Service:
     module = ("--module-name", DEFINITIONS, "--working-directory", str(CHECKOUT or settings.home))
     return Service(
         name="code",
-        command=python_module("lake_assets.dagster_processes.dagster.code_server", *place, *module),
+        command=python_module("lake_assets.dagster_processes.code_server", *place, *module),
         home=settings.home,
         port=port,
         environment=dagster_environment(settings),
@@ -408,7 +408,7 @@ def daemon(settings: Settings, ports: Mapping[str, int]) -> Service:
     log = settings.home / "logs" / "daemon.log"
     return Service(
         name="daemon",
-        command=python_module("lake_assets.dagster_processes.dagster.daemon", "--workspace", str(_workspace(settings))),
+        command=python_module("lake_assets.dagster_processes.daemon", "--workspace", str(_workspace(settings))),
         home=settings.home,
         after=ports["code"],
         environment=dagster_environment(settings),

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lake_assets.dagster_processes.file_changes import (
+from lake_assets.dagster_processes.waking_daemons import (
     FileChanges,
     FollowingChanges,
     Pace,

@@ -27,14 +27,16 @@ from pydantic import SecretStr
 
 from lake_assets.connections.catalog import open_catalog
 from lake_assets.connections.dagster import Moved, use_early_ticks
-from lake_assets.dagster_processes.dagster import waking_daemons
-from lake_assets.dagster_processes.dagster.waking_daemons import (
+from lake_assets.dagster_processes import waking_daemons
+from lake_assets.dagster_processes.waking_daemons import (
     EARLY_SECONDS,
+    FileChanges,
+    Pace,
     WakingQueueDaemon,
     WakingSensorDaemon,
+    WakingStop,
     waking,
 )
-from lake_assets.dagster_processes.file_changes import FileChanges, Pace, WakingStop
 from lake_assets.services.servers import dagster_home
 from lake_assets.settings import Settings
 
@@ -219,7 +221,7 @@ def test_what_can_not_be_watched_is_looked_at_as_dagster_does(chosen: Settings, 
 REPORT = """
 from dagster._daemon import cli, controller
 {statements}
-from lake_assets.dagster_processes.dagster.daemon import use_waking_daemons
+from lake_assets.dagster_processes.daemon import use_waking_daemons
 print(use_waking_daemons())
 print(cli.daemon_controller_from_instance is controller.daemon_controller_from_instance)
 """

@@ -29,8 +29,8 @@ from lake_assets.connections.dagster import use_context
 from lake_assets.services.service import Service, accepts, free_port, python_module, running
 from lake_assets.settings import PROJECT
 
-DEFINITIONS = "lake_assets_tests.dagster_processes.dagster.served_definitions"
-SERVER = "lake_assets.dagster_processes.dagster.code_server"
+DEFINITIONS = "lake_assets_tests.dagster_processes.served_definitions"
+SERVER = "lake_assets.dagster_processes.code_server"
 PATIENCE_SECONDS = 120
 CONFIGURATION = """
 telemetry: {enabled: false}
@@ -233,7 +233,7 @@ def test_runs_start_without_the_fork_server(server: Server) -> None:
 def start_in_new_process(statements: str) -> list[str]:
     """Run statements, then return the reason against a fork server, and how the code server would start runs."""
     code = f"""
-from lake_assets.dagster_processes.dagster.code_server import start_fork_server
+from lake_assets.dagster_processes.code_server import start_fork_server
 {statements}
 from dagster._grpc import server
 before = server.DagsterApiServer
@@ -284,10 +284,10 @@ def test_the_definitions_can_be_forked(tmp_path: Path) -> None:
     module = "lake_assets.definitions"
     code = f"""
 import sys
-from lake_assets.dagster_processes import fork_server
-from lake_assets.dagster_processes.dagster.code_server import RUN_MODULES, preload
+from lake_assets.dagster_processes.code_server import obstacles
+from lake_assets.dagster_processes.code_server import RUN_MODULES, preload
 preload({module!r}, None)
-print(fork_server.obstacles(), [name for name in RUN_MODULES if name not in sys.modules])
+print(obstacles(), [name for name in RUN_MODULES if name not in sys.modules])
 """
     environment = {**os.environ, "LAKE_HOME": str(tmp_path), "OPENBLAS_NUM_THREADS": "2"}
     done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True)

@@ -12,14 +12,14 @@ import psutil
 import pytest
 from dagster._core.storage import local_compute_log_manager
 
-from lake_assets.dagster_processes.dagster.captured_output import captured, use_lean_capture
+from lake_assets.dagster_processes.code_server import captured, use_lean_capture
 
 
 def test_output_is_captured_and_copied(tmp_path: Path) -> None:
     script = """
 import os, sys
 from pathlib import Path
-from lake_assets.dagster_processes.dagster.captured_output import captured
+from lake_assets.dagster_processes.code_server import captured
 path = sys.argv[1]
 with captured(sys.stdout, path):
     print("of Python, ü", flush=True)

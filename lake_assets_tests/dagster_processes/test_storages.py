@@ -28,7 +28,7 @@ from lake_assets.connections.dagster import (
     use_engines,
     use_scripts,
 )
-from lake_assets.dagster_processes.dagster.storages import read_migrations, use_sparing_storages
+from lake_assets.dagster_processes.storages import read_migrations, use_sparing_storages
 
 SYNCHRONOUS_NORMAL = 1
 

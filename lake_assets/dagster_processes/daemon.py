@@ -1,6 +1,6 @@
 """Dagster's daemon as `lake up` starts it: a commit is seen within a fraction of a second, and so is a queued run.
 
-    python -m lake_assets.dagster_processes.dagster.daemon --workspace workspace.yaml
+    python -m lake_assets.dagster_processes.daemon --workspace workspace.yaml
 
 The options are those of `dagster-daemon run`. That command looks at sensors every 5 s and at the queue every second.
 Here both loops go on at once when the catalog or Dagster's table of runs was written, and otherwise look every 5 s. So
@@ -20,7 +20,7 @@ from lake_assets.connections.dagster import (
     use_daemons,
     use_time_zones,
 )
-from lake_assets.dagster_processes.dagster.storages import use_sparing_storages
+from lake_assets.dagster_processes.storages import use_sparing_storages
 from lake_assets.settings import settings
 
 log = logging.getLogger("lake_assets.daemon")
@@ -49,7 +49,7 @@ def use_waking_daemons() -> str:
         Why that cannot be done; empty if it is done.
     """
     try:
-        from lake_assets.dagster_processes.dagster.waking_daemons import waking
+        from lake_assets.dagster_processes.waking_daemons import waking
 
         use_daemons(lambda daemon, instance: waking(daemon, instance, settings()))
     except (ImportError, Moved) as error:
