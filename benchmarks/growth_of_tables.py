@@ -26,7 +26,7 @@ from lake_assets.incremental.declaration import (
     Stateless,
     incremental_asset,
 )
-from lake_assets.incremental.lake import Lake
+from lake_assets.incremental.from_settings import Lake
 from lake_assets.settings import Settings
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from lake_assets import landing
-    from lake_assets.components.dagster import IncrementalTable, SourceTable
+    from lake_assets.components import IncrementalTable, SourceTable
     from lake_assets.coordination import JobCoordinator
     from lake_assets.engagement.notifications import read_changes
     from lake_assets.errors import ChangesExpired, LakeError
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     )
     from lake_assets.incremental.engine import audits
     from lake_assets.incremental.engine.engine import utc_now
-    from lake_assets.incremental.lake import Lake
+    from lake_assets.incremental.from_settings import Lake
     from lake_assets.resources import lake_resources
     from lake_assets.settings import Settings, __version__
 
@@ -69,14 +69,14 @@ __all__ = [
     "utc_now",
 ]
 
-_COMPONENTS = "lake_assets.components.dagster"
+_COMPONENTS = "lake_assets.components"
 _DECLARATION = "lake_assets.incremental.declaration"
 _MODULES = {
     "ChangesExpired": "lake_assets.errors",
     "Defer": _DECLARATION,
     "IncrementalTable": _COMPONENTS,
     "JobCoordinator": "lake_assets.coordination",
-    "Lake": "lake_assets.incremental.lake",
+    "Lake": "lake_assets.incremental.from_settings",
     "LakeError": "lake_assets.errors",
     "LakeIOManager": "lake_assets.incremental.dagster.lake_resource",
     "Pipeline": _DECLARATION,

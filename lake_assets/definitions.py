@@ -11,7 +11,7 @@ from functools import cache
 import dagster as dg
 
 from lake_assets.base.extras import installed
-from lake_assets.components.dagster import timing_of, watching_definitions
+from lake_assets.components import timing_of, watching_definitions
 from lake_assets.engagement.lakes import configured_lakes, metrics_locations
 from lake_assets.incremental.dagster.asset_specs import with_report_links
 from lake_assets.incremental.dagster.assets import incremental_definitions

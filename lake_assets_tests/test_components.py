@@ -18,7 +18,7 @@ from dagster.components.scaffold.scaffold import ScaffoldRequest, get_scaffolder
 
 import lake_assets
 from lake_assets import IncrementalTable, SourceTable
-from lake_assets.components.dagster import write_table
+from lake_assets.components import write_table
 from lake_assets.errors import UsageError
 from lake_assets.incremental.engine.engine import Engine, utc_now
 from lake_assets.incremental.sql.files import StoredColumns, columns_file, fingerprint, write_columns

@@ -1,7 +1,8 @@
 """`lake_assets.IncrementalTable` and `lake_assets.SourceTable`: components of tables that YAML and SQL declare.
 
 All components in the folder of definitions are one pipeline: each shows its own tables, and the first one, by file,
-also what the pipeline has as a whole: maintenance, freshness, alerts and comparisons.
+also what the pipeline has as a whole: maintenance, freshness, alerts and comparisons. `incremental/sql` reads the same
+files without Dagster. May import the engines, the stages, `resources` and what they may import.
 """
 
 from __future__ import annotations
