@@ -220,10 +220,6 @@ def _is_in(project: str, module: ModuleType) -> bool:
     return "site-packages" not in file and "dist-packages" not in file and not file.startswith(sys.base_prefix)
 
 
-CODE_VERSION_DIGITS = 12
-"""Hexadecimal digits of a code version."""
-
-
 def incremental_asset(
     *,
     mode: Mode,
@@ -338,7 +334,7 @@ def _code_hash(
     code = inspect.getsource(inspect.getmodule(transform) or transform)
     declared_sources = "[" + ", ".join(_as_hashed(source) for source in sources) + "]"
     hashed = f"({code!r}, {declared_sources}, {declared_audits!r}, {quarantine_limit!r})"
-    return hashlib.sha256(hashed.encode()).hexdigest()[:CODE_VERSION_DIGITS]
+    return hashlib.sha256(hashed.encode()).hexdigest()[:DIGITS]
 
 
 def _as_hashed(source: Source) -> str:

@@ -20,7 +20,6 @@ from lake_assets.incremental.declaration.pipeline import (
     require_query,
 )
 from lake_assets.incremental.engine.audits import offending_rows
-from lake_assets.incremental.sql.declare import audits_of, located, mode_of, sources_of, target_of
 from lake_assets.incremental.sql.files import (
     Schema,
     StoredColumns,
@@ -28,7 +27,17 @@ from lake_assets.incremental.sql.files import (
     fingerprint,
     write_columns,
 )
-from lake_assets.incremental.sql.folder import SqlFolder, SqlTable, check_sources, current_columns
+from lake_assets.incremental.sql.folder import (
+    SqlFolder,
+    SqlTable,
+    audits_of,
+    check_sources,
+    current_columns,
+    located,
+    mode_of,
+    sources_of,
+    target_of,
+)
 from lake_assets.incremental.sql.lineage import column_lineage, combines_rows, tables_read
 from lake_assets.incremental.sql.query import PREVIOUS, SESSION_HOURS, explain_refusal, run_query
 

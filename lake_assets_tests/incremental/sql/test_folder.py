@@ -15,9 +15,8 @@ from lake_assets.incremental.declaration import Defer, Rule, Sequential, Served,
 from lake_assets.incremental.declaration.model import Audit
 from lake_assets.incremental.engine import audits
 from lake_assets.incremental.from_settings import open_pipeline
-from lake_assets.incremental.sql.declare import declared_audit
 from lake_assets.incremental.sql.files import SqlText, StoredColumns, columns_file, fingerprint, write_columns
-from lake_assets.incremental.sql.folder import open_folder
+from lake_assets.incremental.sql.folder import declared_audit, open_folder
 from lake_assets.incremental.sql.query import place_in_query, query_text
 from lake_assets.settings import Settings
 from lake_assets_tests.incremental.sql.folders import (
