@@ -13,7 +13,7 @@ from dagster import DagsterRunStatus
 from pydantic import Field
 
 from lake_assets.connections.addresses import required, zookeeper_address
-from lake_assets.errors import LakeError
+from lake_assets.errors import LakeError, SegmentDamaged
 from lake_assets.incremental.dagster.asset_specs import asset_key
 from lake_assets.incremental.dagster.assets import failure
 from lake_assets.incremental.dagster.lake_resource import ConfiguredBySettings, LakeResource
@@ -21,7 +21,6 @@ from lake_assets.incremental.dagster.sensors import Clock
 from lake_assets.incremental.dagster.session_runs import ended_attempts, rest_seconds
 from lake_assets.incremental.engine.engine import utc_now
 from lake_assets.incremental.engine.erasures import last_erasure
-from lake_assets.serving.errors import SegmentDamaged
 from lake_assets.serving.push import PushReport
 from lake_assets.serving.query import query
 from lake_assets.serving.served_tables import Serving, serving_at

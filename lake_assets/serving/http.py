@@ -40,8 +40,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 from lake_assets.base.hours import milliseconds
 from lake_assets.connections.addresses import LOOPBACK
 from lake_assets.connections.zookeeper import zookeeper_error
-from lake_assets.errors import LakeError, ServingError, UsageError
-from lake_assets.serving.errors import QueryStopped
+from lake_assets.errors import LakeError, QueryStopped, ServingError, UsageError
 from lake_assets.serving.lineage import SegmentLineage
 from lake_assets.serving.query import query
 from lake_assets.serving.registry import checked_table

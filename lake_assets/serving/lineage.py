@@ -6,7 +6,7 @@ entries. So one write of the lineage switches a table, in both directions.
 
 The rules are Apache Pinot's (`PinotHelixResourceManager.startReplaceSegments`, `endReplaceSegments`,
 `revertReplaceSegments`, `DefaultLineageManager`); docs/adr/012 lists where they are stricter. All is pure: each
-operation returns a `Change`, or raises an error of `lake_assets.serving.errors`; it never modifies its arguments.
+operation returns a `Change`, or raises a `ServingError`; it never modifies its arguments.
 """
 
 from __future__ import annotations
@@ -19,8 +19,7 @@ from enum import StrEnum
 from itertools import islice
 
 from lake_assets.base.hours import from_milliseconds, milliseconds
-from lake_assets.errors import UsageError, named
-from lake_assets.serving.errors import EntryEnded, ReplaceRefused, target_taken
+from lake_assets.errors import EntryEnded, ReplaceRefused, UsageError, named, target_taken
 
 
 class State(StrEnum):

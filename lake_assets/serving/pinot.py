@@ -24,8 +24,7 @@ import httpx
 
 from lake_assets.base.failpoints import reach
 from lake_assets.base.hours import from_milliseconds
-from lake_assets.errors import UsageError
-from lake_assets.serving.errors import PinotRefused
+from lake_assets.errors import PinotRefused, UsageError
 from lake_assets.serving.lineage import LineageEntry, SegmentLineage, State
 from lake_assets.serving.registry import TableState, checked_segment, checked_table
 from lake_assets.serving.store import EntryStatus, entries_status, new_push_id, segment_name

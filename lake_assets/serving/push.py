@@ -22,8 +22,16 @@ from pyarrow import ArrowException
 
 from lake_assets.base.failpoints import reach
 from lake_assets.connections.storage import sha256_of
-from lake_assets.errors import LakeError, ServiceError, UsageError
-from lake_assets.serving.errors import EntryEnded, PushFailed, ReplaceRefused, quota_exceeded, target_taken
+from lake_assets.errors import (
+    EntryEnded,
+    LakeError,
+    PushFailed,
+    ReplaceRefused,
+    ServiceError,
+    UsageError,
+    quota_exceeded,
+    target_taken,
+)
 from lake_assets.serving.lineage import (
     Change,
     State,
@@ -473,7 +481,7 @@ class Push:
 
 
 class Writer(Store):
-    """Changes served tables, also by pushes. Its methods raise errors of `lake_assets.serving.errors`."""
+    """Changes served tables, also by pushes. Its methods raise `ServingError`."""
 
     def push(
         self,

@@ -30,7 +30,7 @@ import duckdb
 import pyarrow as pa
 
 from lake_assets.connections.storage import sha256_of
-from lake_assets.serving.errors import QueryRefused, QueryStopped, SegmentDamaged, TableNotServed, lineage_busy
+from lake_assets.errors import QueryRefused, QueryStopped, SegmentDamaged, TableNotServed, lineage_busy
 from lake_assets.serving.query_worker import ERROR, STREAM, Question
 from lake_assets.serving.registry import MAX_TRIES, Registry, States, is_table
 from lake_assets.serving.store import Lease, Leases, SegmentFiles

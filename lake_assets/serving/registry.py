@@ -38,8 +38,7 @@ from kazoo.exceptions import (
 
 from lake_assets.base.hours import from_milliseconds, is_moment, milliseconds
 from lake_assets.connections.zookeeper import COMMAND_SECONDS, answer, retry_for
-from lake_assets.errors import ErrorText, ServingError, UsageError
-from lake_assets.serving.errors import lineage_busy, lineage_damaged, target_taken
+from lake_assets.errors import ErrorText, ServingError, UsageError, lineage_busy, lineage_damaged, target_taken
 from lake_assets.serving.lineage import Change, LineageEntry, SegmentLineage, State, routed
 from lake_assets.settings import SERVED_TABLE
 

@@ -41,9 +41,17 @@ from kazoo.exceptions import KazooException, NoNodeError
 from lake_assets.base.failpoints import reach
 from lake_assets.connections.storage import COPY_BYTES, PARTIAL, Folder, Storage
 from lake_assets.connections.zookeeper import answer, retry_for
-from lake_assets.errors import ServiceError, ServingError, UsageError, named
+from lake_assets.errors import (
+    PushFailed,
+    QueryStopped,
+    ServiceError,
+    ServingError,
+    TableNotServed,
+    UploadDamaged,
+    UsageError,
+    named,
+)
 from lake_assets.errors.described import describe
-from lake_assets.serving.errors import PushFailed, QueryStopped, TableNotServed, UploadDamaged
 from lake_assets.serving.lineage import (
     MIN_SNAPSHOTS,
     Change,

@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING
 
 from lake_assets.connections.catalog import file_io
 from lake_assets.connections.storage import sha256_of
+from lake_assets.errors import UploadDamaged
 from lake_assets.incremental.erasure.certificate import FileFacts, FileSource, Reference
-from lake_assets.serving.errors import UploadDamaged
 from lake_assets.serving.lineage import Retention
 from lake_assets.serving.push import Drafting
 from lake_assets.serving.registry import Registry, SegmentInfo, States, TableState

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from lake_assets.connections.storage import PARTIAL, Folder
-from lake_assets.serving.errors import PushFailed
+from lake_assets.errors import PushFailed
 from lake_assets.serving.push import Writer
 from lake_assets.serving.store import Policy, SegmentFiles
 from lake_assets_tests.serving.scenario import ROWS, SEGMENTS, World, fresh_name, now, world

@@ -15,9 +15,8 @@ from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
 from lake_assets.connections.storage import Folder, sha256_of
-from lake_assets.errors import UsageError
+from lake_assets.errors import PushFailed, UsageError
 from lake_assets.serving import push as drafts
-from lake_assets.serving.errors import PushFailed
 from lake_assets.serving.push import Drafting, Rows, from_parquet
 from lake_assets.serving.store import push_of, segment_name
 

@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from lake_assets.connections.storage import Folder
-from lake_assets.serving.errors import UploadDamaged
+from lake_assets.errors import UploadDamaged
 from lake_assets.serving.registry import SegmentInfo
 from lake_assets.serving.store import SegmentFiles
 

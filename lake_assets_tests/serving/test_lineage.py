@@ -11,11 +11,7 @@ from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from lake_assets.errors import LakeError, ServingError, UsageError
-from lake_assets.serving.errors import (
-    EntryEnded,
-    ReplaceRefused,
-)
+from lake_assets.errors import EntryEnded, LakeError, ReplaceRefused, ServingError, UsageError
 from lake_assets.serving.lineage import (
     Change,
     LineageEntry,

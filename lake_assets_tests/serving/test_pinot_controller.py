@@ -16,8 +16,7 @@ from typer.testing import CliRunner
 
 from lake_assets.base.failpoints import EXIT_CODE, PINOT_POINTS
 from lake_assets.cli.serving import pinot as pinot_commands
-from lake_assets.errors import UsageError
-from lake_assets.serving.errors import PinotRefused
+from lake_assets.errors import PinotRefused, UsageError
 from lake_assets.serving.pinot import PinotController, pinot_at, segment_of
 from lake_assets.settings import Settings, settings
 from lake_assets_tests.serving.pinot_controller import SECRET, Controller, archive, controller

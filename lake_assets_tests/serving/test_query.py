@@ -17,7 +17,7 @@ from fastapi import FastAPI
 from fastapi.testclient import TestClient
 from pydantic import SecretStr
 
-from lake_assets.serving.errors import QueryRefused, QueryStopped, SegmentDamaged, TableNotServed
+from lake_assets.errors import QueryRefused, QueryStopped, SegmentDamaged, TableNotServed
 from lake_assets.serving.http import endpoint
 from lake_assets.serving.query import Broker, QueryLimits, query, tables_of
 from lake_assets.serving.query_worker import connect, restrict

@@ -16,8 +16,8 @@ import pytest
 from fastapi.testclient import TestClient
 from tenacity import retry, retry_if_result, stop_after_delay, wait_fixed
 
+from lake_assets.errors import QueryStopped
 from lake_assets.serving import query_worker
-from lake_assets.serving.errors import QueryStopped
 from lake_assets.serving.http import endpoint
 from lake_assets.serving.query import MB, QueryLimits, query
 from lake_assets.serving.served_tables import open_serving

@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
-from lake_assets.errors import ServingError
+from lake_assets.errors import EntryEnded, ReplaceRefused, ServingError
 from lake_assets.serving import registry as module
-from lake_assets.serving.errors import EntryEnded, ReplaceRefused
 from lake_assets.serving.lineage import Change, LineageEntry, SegmentLineage, State
 from lake_assets.serving.registry import LINEAGE, SEGMENTS, Registry, SegmentInfo, States
 from lake_assets_tests.serving.scenario import World, fresh_name

@@ -19,14 +19,15 @@ from kazoo.retry import RetryFailedError
 from pydantic import ValidationError
 
 from lake_assets.coordination import zookeeper_client
-from lake_assets.errors import ServingError, UsageError
-from lake_assets.serving.errors import (
+from lake_assets.errors import (
     EntryEnded,
     PushFailed,
     QueryStopped,
     ReplaceRefused,
+    ServingError,
     TableNotServed,
     UploadDamaged,
+    UsageError,
 )
 from lake_assets.serving.lineage import Change, Retention, State, end_replace, start_replace
 from lake_assets.serving.push import Writer

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, cast
 import pytest
 
 from lake_assets.connections.storage import Folder
-from lake_assets.serving.errors import TableNotServed
+from lake_assets.errors import TableNotServed
 from lake_assets.serving.push import Rows
 from lake_assets.serving.sources import Reading, Source
 from lake_assets.serving.store import SegmentFiles
