@@ -26,7 +26,7 @@ from pyiceberg.table.snapshots import Snapshot
 
 from lake_assets.base.failpoints import reach
 from lake_assets.base.hours import HOUR, Grain, format_hours, parse_hour
-from lake_assets.errors import AuditFailed, ConfigurationError, UsageError, main_moved, not_as_planned
+from lake_assets.errors import AuditFailed, ConfigurationError, LakeError, UsageError, main_moved, not_as_planned
 from lake_assets.errors.described import find_refusal
 from lake_assets.incremental.declaration import Stateless, Target
 from lake_assets.incremental.engine import iceberg, publish
@@ -313,9 +313,10 @@ class Session:
         key = {"session_id": self.plan.session_id, "code_version": self.plan.code_version}
         is_same = key.items() <= before.items()
         refusal = find_refusal(error)
+        kind = type(error.__cause__ if type(error) is LakeError and error.__cause__ else error)
         failed = {
             **key,
-            "what": refusal.condition if refusal and refusal.condition else type(error).__name__,
+            "what": refusal.condition if refusal and refusal.condition else kind.__name__,
             "times": before["times"] + 1 if is_same else 1,
             "run_id": self.run_id,
         }
