@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from lake_assets.base.described import recognise
 from lake_assets.errors import LakeError, chain_text
-from lake_assets.errors.described import recognise
 
 Level = Literal["ok", "warning", "error"]
 

@@ -19,10 +19,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from dotenv import dotenv_values
 
+from lake_assets.base.described import describe, has_details
 from lake_assets.connections.addresses import RESTORING_FOLDER
 from lake_assets.connections.catalog import check_version
 from lake_assets.errors import ErrorText, StoredStateError, UsageError
-from lake_assets.errors.described import describe, has_details
 from lake_assets.settings import (
     ENVIRONMENT_FILE,
     OF_TESTS,

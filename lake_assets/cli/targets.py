@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from lake_assets.base.described import has_details, is_machines_fault
 from lake_assets.cli.common import AsJson, Hour, TargetName, log_error, open_engine, past_hour, show_failures, show_log
 from lake_assets.cli.render import print_json, render, show
 from lake_assets.errors import UsageError
-from lake_assets.errors.described import has_details, is_machines_fault
 from lake_assets.settings import settings
 
 if TYPE_CHECKING:

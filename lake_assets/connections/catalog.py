@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qsl, unquote, urlsplit
 from uuid import uuid4
 
+from lake_assets.base.described import recognise
 from lake_assets.connections.addresses import make_private
 from lake_assets.errors import (
     ConfigurationError,
@@ -31,7 +32,6 @@ from lake_assets.errors import (
     catalog_lost,
     chain_text,
 )
-from lake_assets.errors.described import recognise
 from lake_assets.settings import CATALOG, __version__
 
 if TYPE_CHECKING:

@@ -14,9 +14,9 @@ from confluent_kafka import IsolationLevel, KafkaError, KafkaException, TopicPar
 from confluent_kafka.admin import AdminClient, OffsetSpec
 from tenacity import retry, retry_if_exception, stop_after_delay, wait_random_exponential
 
+from lake_assets.base.described import KAFKA_IS_SILENT, recognise
 from lake_assets.connections.addresses import is_own_address, kafka_login
 from lake_assets.errors import ConfigurationError, ErrorText, ServiceError
-from lake_assets.errors.described import KAFKA_IS_SILENT, recognise
 from lake_assets.settings import KAFKA, settings
 
 if TYPE_CHECKING:

@@ -16,9 +16,9 @@ from kazoo.handlers.threading import KazooTimeoutError
 from kazoo.retry import KazooRetry
 from kazoo.security import ACL, OPEN_ACL_UNSAFE, make_digest_acl
 
+from lake_assets.base.described import recognise
 from lake_assets.connections.addresses import Login, zookeeper_login
 from lake_assets.errors import ServiceError, chain_text, first_line
-from lake_assets.errors.described import recognise
 from lake_assets.settings import settings
 
 if TYPE_CHECKING:

@@ -18,6 +18,7 @@ from confluent_kafka import KafkaException
 from deltalake.exceptions import DeltaError
 from kazoo.exceptions import KazooException
 
+from lake_assets.base.described import is_machines_fault, passes_by_itself
 from lake_assets.base.failpoints import BATCH_HALF_WITHDRAWN, reach
 from lake_assets.engagement.checkpoint import Batch, Checkpoint, OffsetRange, Trouble, first_half, limited
 from lake_assets.engagement.delta_log import open_table
@@ -33,7 +34,6 @@ from lake_assets.errors import (
     chain_text,
     text_of,
 )
-from lake_assets.errors.described import is_machines_fault, passes_by_itself
 
 INFRASTRUCTURE_CLASSES: tuple[type[Exception], ...] = (
     ConfigurationError,
@@ -59,7 +59,7 @@ INFRASTRUCTURE_TEXTS = re.compile(
 )
 """Texts of Spark's and Delta's errors that report another writer, a lost server, Kafka, or a disk.
 
-`errors.described.PASSING` has others, such as a lost executor.
+`base.described.PASSING` has others, such as a lost executor.
 """
 
 _STACK_FRAME = re.compile(r"^\s*at .*$", re.MULTILINE)

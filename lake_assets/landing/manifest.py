@@ -33,6 +33,7 @@ from uuid import uuid4
 
 import sqlalchemy as sa
 
+from lake_assets.base.described import describe
 from lake_assets.base.hours import from_milliseconds, milliseconds
 from lake_assets.connections.storage import Folder
 from lake_assets.errors import (
@@ -47,7 +48,6 @@ from lake_assets.errors import (
     state_moved,
     sums_disagree,
 )
-from lake_assets.errors.described import describe
 from lake_assets.landing.files import ZONES, Zone, zone_of
 from lake_assets.landing.records import (
     NOTHING,

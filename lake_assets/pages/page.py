@@ -19,8 +19,8 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse
 from starlette.routing import Route
 
+from lake_assets.base.described import describe
 from lake_assets.errors import ErrorText
-from lake_assets.errors.described import describe
 
 _COMMAND = re.compile(r"`([^`]+)`")
 

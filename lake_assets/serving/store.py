@@ -38,6 +38,7 @@ from typing import TYPE_CHECKING, BinaryIO, TypeVar, cast
 
 from kazoo.exceptions import KazooException, NoNodeError
 
+from lake_assets.base.described import describe
 from lake_assets.base.failpoints import reach
 from lake_assets.connections.storage import COPY_BYTES, PARTIAL, Folder, Storage
 from lake_assets.connections.zookeeper import answer, retry_for
@@ -51,7 +52,6 @@ from lake_assets.errors import (
     UsageError,
     named,
 )
-from lake_assets.errors.described import describe
 from lake_assets.serving.lineage import (
     MIN_SNAPSHOTS,
     Change,

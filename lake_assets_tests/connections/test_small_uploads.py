@@ -8,10 +8,10 @@ import pytest
 from pyiceberg.io import load_file_io
 from pyiceberg.io.pyarrow import PyArrowFileIO
 
+from lake_assets.base.described import recognise
 from lake_assets.connections.catalog import pyiceberg_properties
 from lake_assets.connections.small_uploads import SmallUploadsIO
 from lake_assets.errors import chain_text
-from lake_assets.errors.described import recognise
 from lake_assets_tests.object_store import on_s3
 
 if TYPE_CHECKING:

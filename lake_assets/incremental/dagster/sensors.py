@@ -18,10 +18,10 @@ from datetime import datetime
 import dagster as dg
 from pyiceberg.catalog import Catalog
 
+from lake_assets.base.described import describe
 from lake_assets.base.failpoints import reach
 from lake_assets.base.hours import hour_key
 from lake_assets.errors import LakeError
-from lake_assets.errors.described import describe
 from lake_assets.incremental.dagster.asset_specs import (
     COMPLETE_THROUGH,
     asset_key,

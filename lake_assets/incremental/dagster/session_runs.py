@@ -19,8 +19,8 @@ import dagster as dg
 from dagster import DagsterEventType, DagsterRunStatus, RunsFilter
 from dagster_shared.error import SerializableErrorInfo
 
+from lake_assets.base.described import passes_by_itself
 from lake_assets.base.hours import Grain, hour_key, parse_hour
-from lake_assets.errors.described import passes_by_itself
 from lake_assets.incremental.declaration import Target
 from lake_assets.incremental.engine.model import SessionPlan
 from lake_assets.incremental.engine.planner import Heads

@@ -25,6 +25,7 @@ from pyiceberg.catalog import Catalog
 from pyiceberg.exceptions import CommitFailedException
 from pyiceberg.expressions import BooleanExpression, GreaterThanOrEqual, IsNull, LessThan
 
+from lake_assets.base.described import describe, is_machines_fault
 from lake_assets.base.failpoints import reach
 from lake_assets.base.hours import hour_start
 from lake_assets.errors import (
@@ -39,7 +40,6 @@ from lake_assets.errors import (
     hours_held,
     main_moved,
 )
-from lake_assets.errors.described import describe, is_machines_fault
 from lake_assets.incremental.declaration import Pipeline, RawTable, Target
 from lake_assets.incremental.declaration.pipeline import check_own_sql
 from lake_assets.incremental.engine import iceberg, publish

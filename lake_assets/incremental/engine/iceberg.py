@@ -75,6 +75,7 @@ from pyiceberg.types import (
 from pyiceberg.utils.schema_conversion import AvroSchemaConversion
 from tenacity import Retrying, retry_if_exception_type, stop_after_delay, wait_random_exponential
 
+from lake_assets.base.described import recognise
 from lake_assets.base.hours import (
     DAY,
     HOUR,
@@ -103,7 +104,6 @@ from lake_assets.errors import (
     invalid_complete_through,
     write_audit_publish_disabled,
 )
-from lake_assets.errors.described import recognise
 
 if TYPE_CHECKING:
     from lake_assets.incremental.declaration import RawTable, Target

@@ -24,10 +24,10 @@ from typing import TYPE_CHECKING, Literal, NoReturn
 from pyiceberg.table import Table
 from pyiceberg.table.snapshots import Snapshot
 
+from lake_assets.base.described import find_refusal
 from lake_assets.base.failpoints import reach
 from lake_assets.base.hours import HOUR, Grain, format_hours, parse_hour
 from lake_assets.errors import AuditFailed, ConfigurationError, LakeError, UsageError, main_moved, not_as_planned
-from lake_assets.errors.described import find_refusal
 from lake_assets.incremental.declaration import Stateless, Target
 from lake_assets.incremental.engine import iceberg, publish
 from lake_assets.incremental.engine.audit_run import audit_scope, evaluate, quarantine_results, ties_result

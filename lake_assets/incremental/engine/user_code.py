@@ -20,6 +20,7 @@ from pathlib import Path
 from types import FunctionType
 from typing import TYPE_CHECKING, Any
 
+from lake_assets.base.described import Refusal, explain, find_refusal, is_machines_fault
 from lake_assets.base.hours import format_hours
 from lake_assets.connections.query_plans import REMEDY, nondeterministic_functions, order_dependent
 from lake_assets.errors import (
@@ -31,7 +32,6 @@ from lake_assets.errors import (
     rows_failed,
     text_of,
 )
-from lake_assets.errors.described import Refusal, explain, find_refusal, is_machines_fault
 from lake_assets.incremental.declaration import SessionContext, Target
 from lake_assets.incremental.declaration.decorator import function_code
 from lake_assets.incremental.declaration.model import Audit

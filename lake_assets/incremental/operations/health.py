@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING, Literal
 
 from pyiceberg.catalog import Catalog
 
+from lake_assets.base.described import describe, is_machines_fault
 from lake_assets.base.findings import Level
 from lake_assets.base.hours import format_hours, hour_key, hour_start
 from lake_assets.errors import AuditFailed, hours_held
-from lake_assets.errors.described import describe, is_machines_fault
 from lake_assets.incremental.declaration import Pipeline, Target
 from lake_assets.incremental.engine import iceberg
 from lake_assets.incremental.engine.engine import CONFIRM

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 from pyiceberg.catalog import Catalog
 
+from lake_assets.base.described import describe
 from lake_assets.errors import TableMissing
-from lake_assets.errors.described import describe
 from lake_assets.incremental.declaration import LANDED, Pipeline, RawTable, Target
 from lake_assets.incremental.declaration.pipeline import column_sources
 from lake_assets.incremental.engine import iceberg

@@ -7,10 +7,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from lake_assets.base.described import UNRESOLVED_COLUMN, Refusal, explain, find_refusal
 from lake_assets.base.sql_text import column_line, find_mistake, is_true, is_understood
 from lake_assets.connections.query_plans import REMEDY, functions_in_sql, order_dependent_in_sql, sums_of_floats
 from lake_assets.errors import ConfigurationError, closest, suggestion
-from lake_assets.errors.described import UNRESOLVED_COLUMN, Refusal, explain, find_refusal
 from lake_assets.incremental.declaration import Broken, Pipeline, Target
 from lake_assets.incremental.declaration.model import IDENTIFIER, require_columns
 from lake_assets.incremental.declaration.pipeline import (

@@ -10,10 +10,10 @@ from collections.abc import Mapping, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING
 
+from lake_assets.base.described import Refusal, explain, find_refusal
 from lake_assets.base.hours import ranges
 from lake_assets.base.sql_text import names_in_sql, nested, with_placeholders
 from lake_assets.errors import ErrorText, function_failed
-from lake_assets.errors.described import Refusal, explain, find_refusal
 from lake_assets.incremental.sql.files import SqlText, TableAttributes
 
 if TYPE_CHECKING:

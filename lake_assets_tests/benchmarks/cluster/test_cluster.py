@@ -13,6 +13,7 @@ from pydantic import SecretStr
 
 from benchmarks.cluster.standalone import EXECUTOR_CONF, master, master_address, worker
 from lake_assets import Pipeline
+from lake_assets.base.described import passes_by_itself
 from lake_assets.base.hours import hour_key
 from lake_assets.connections.addresses import create_spark_token, spark_address
 from lake_assets.connections.catalog import open_catalog
@@ -20,7 +21,6 @@ from lake_assets.connections.row_checkpoint import checkpoint_rows
 from lake_assets.connections.spark import MASTER, open_spark
 from lake_assets.demo.membership_simulator import worked_example
 from lake_assets.errors import chain_text
-from lake_assets.errors.described import passes_by_itself
 from lake_assets.incremental.dagster.maintenance import purge
 from lake_assets.incremental.engine.engine import utc_now
 from lake_assets.membership import PIPELINE

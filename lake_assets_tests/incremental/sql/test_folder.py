@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 import yaml
 
+from lake_assets.base.described import Refusal
 from lake_assets.errors import ConfigurationError
-from lake_assets.errors.described import Refusal
 from lake_assets.incremental.declaration import Defer, Rule, Sequential, Served, Stateful, Subject
 from lake_assets.incremental.declaration.model import Audit
 from lake_assets.incremental.engine import audits

@@ -16,8 +16,8 @@ from py4j.protocol import Py4JNetworkError
 from pyiceberg.catalog import Catalog
 from pyiceberg.catalog.sql import SqlCatalog
 
+from lake_assets.base.described import describe, has_details, is_machines_fault
 from lake_assets.errors import ServiceError, UsageError, chain_text, first_line
-from lake_assets.errors.described import describe, has_details, is_machines_fault
 
 JDBC = """py4j.protocol.Py4JJavaError: An error occurred while calling o81.table.
 : org.apache.iceberg.jdbc.UncheckedSQLException: Failed to connect: jdbc:sqlite:/home/u/.lake/catalog.db

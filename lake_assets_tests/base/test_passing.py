@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from lake_assets.base.described import passes_by_itself
 from lake_assets.connections.small_uploads import SmallUploadsIO
 from lake_assets.errors import chain_text
-from lake_assets.errors.described import passes_by_itself
 
 if TYPE_CHECKING:
     from pyiceberg.io import FileIO
