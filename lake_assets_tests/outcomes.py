@@ -16,7 +16,10 @@ def table(heading: str, points: Iterable[str], found: Mapping[str, Outcomes]) ->
 
 
 def columns(page: str) -> dict[str, Outcomes]:
-    """What the tables of a page say, column by column; points without their backticks."""
+    """What the tables of a page say, column by column; points without their backticks.
+
+    Points in one cell, each in backticks, have the same outcome.
+    """
     found: dict[str, dict[str, str]] = {}
     heads: list[str] = []
     for line in page.splitlines():
@@ -25,5 +28,5 @@ def columns(page: str) -> dict[str, Outcomes]:
             heads = row[1:]
         elif set(row) != {"---"}:
             for head, cell in zip(heads, row[1:], strict=True):
-                found.setdefault(head, {})[row[0].strip("`")] = cell
+                found.setdefault(head, {}).update({point.strip("`"): cell for point in row[0].split("`, `")})
     return dict(found)

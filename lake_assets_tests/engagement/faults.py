@@ -14,6 +14,7 @@ import tempfile
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from functools import partial
+from itertools import groupby
 from pathlib import Path
 
 from lake_assets.connections.spark import open_spark
@@ -128,8 +129,10 @@ def page(found: Mapping[str, Outcomes]) -> str:
 
 
 def hit_points(name: str, found: Outcomes) -> str:
-    """The table of a stream, or of maintenance. found: by point, in their order."""
-    shown = {f"`{point}`": said for point, said in found.items()}
+    """The table of a stream, or of maintenance; points in a row that leave the same share a line. found: by point."""
+    shown = {
+        ", ".join(f"`{point}`" for point in points): said for said, points in groupby(found, key=found.__getitem__)
+    }
     return table("killed at", shown, {name: shown})
 
 
