@@ -35,13 +35,8 @@ LakeError
 └── ServingError            serving refuses an operation; its `status` is that of the endpoint's answer
     ├── ReplaceRefused      the lineage does not allow it
     │   └── EntryEnded      there is no such entry, or it was reverted
-    ├── PushFailed          a push that was reverted, or not started
-    │   └── UploadDamaged
     ├── PinotRefused        a call that the controller of a Pinot cluster did not carry out
-    ├── SegmentDamaged      a segment whose file is gone, or is not what was pushed
-    ├── TableNotServed
-    ├── QueryRefused        a query that is not allowed
-    └── QueryStopped        a query that exceeded its limits, or lost its lease
+    └── SegmentDamaged      a segment whose file is gone, or is not what was pushed
 """
 
 from __future__ import annotations
@@ -784,28 +779,14 @@ def target_taken(table: str, segments: Iterable[str], why: str) -> ReplaceRefuse
     )
 
 
-class PushFailed(ServingError):
-    """A push that did not complete. It was reverted, if it had started."""
-
-
-def quota_exceeded(table: str, *, stored: int, new: int, quota: int) -> PushFailed:
+def quota_exceeded(table: str, *, stored: int, new: int, quota: int) -> ServingError:
     """Return the error of a push with which a table would exceed its quota. All in bytes."""
-    return PushFailed(
+    return ServingError(
         f"{table} may take {quota:,} bytes; it takes {stored:,}, and the push adds {new:,}.",
         remedy="Raise its quota (or LAKE_SERVING_QUOTA_MB), keep fewer snapshots (LAKE_SERVING_SNAPSHOTS), or push "
         "less.",
         status=403,
     )
-
-
-class UploadDamaged(PushFailed):
-    """A segment that was read back differs from the pushed one."""
-
-    def __init__(self, table: str, segment: str, what: str) -> None:
-        super().__init__(
-            f"{segment} of {table} is not what was pushed: {what}.",
-            remedy="Push again. If it happens again, check the disk.",
-        )
 
 
 class PinotRefused(ServingError):
@@ -835,32 +816,36 @@ def lineage_busy(tables: Iterable[str], tries: int) -> ServingError:
 
 
 class SegmentDamaged(ServingError):
-    """The file of a segment is gone, or is not what was pushed. Where it is stays unsaid: the endpoint answers this."""
-
-    def __init__(self, table: str, segment: str) -> None:
-        super().__init__(
-            f"The file of segment {segment} of {table} is gone, or damaged: it is not what was pushed.",
-            remedy=f"`lake serving verify {table} --repair` restores it from its source if that has not changed since. "
-            f"Otherwise push {table} again, or revert to an earlier push: `lake serving lineage {table}`.",
-        )
+    """The file of a segment is gone, or is not what was pushed."""
 
 
-class TableNotServed(ServingError):
-    """There is no such served table, or readers see nothing of it."""
-
-    status = 404
-
-    def __init__(self, table: str, served: Iterable[str]) -> None:
-        super().__init__(f"No table {table!r} is served.", remedy=suggestion(table, sorted(served)))
-
-
-class QueryRefused(ServingError):
-    """A query that is not allowed, or cannot be parsed. It has no result."""
-
-    status = 400
+def upload_damaged(table: str, segment: str, what: str) -> SegmentDamaged:
+    """Return the error of a segment that was read back and differs from the pushed one."""
+    return SegmentDamaged(
+        f"{segment} of {table} is not what was pushed: {what}.",
+        remedy="Push again. If it happens again, check the disk.",
+    )
 
 
-class QueryStopped(ServingError):
-    """A query that exceeded its limits, or that DuckDB could not finish. It has no result."""
+def segment_damaged(table: str, segment: str) -> SegmentDamaged:
+    """Return the error of a segment that a query needs. Where it is stays unsaid: the endpoint answers this."""
+    return SegmentDamaged(
+        f"The file of segment {segment} of {table} is gone, or damaged: it is not what was pushed.",
+        remedy=f"`lake serving verify {table} --repair` restores it from its source if that has not changed since. "
+        f"Otherwise push {table} again, or revert to an earlier push: `lake serving lineage {table}`.",
+    )
 
-    status = 422
+
+def not_served(table: str, served: Iterable[str]) -> ServingError:
+    """Return the error of a table that is not served, or of which readers see nothing."""
+    return ServingError(f"No table {table!r} is served.", remedy=suggestion(table, sorted(served)), status=404)
+
+
+def query_refused(problem: str, *, remedy: str) -> ServingError:
+    """Return the error of a query that is not allowed, or cannot be parsed. It has no result."""
+    return ServingError(problem, remedy=remedy, status=400)
+
+
+def query_stopped(problem: str, *, remedy: str) -> ServingError:
+    """Return the error of a query that exceeded its limits, or that DuckDB could not finish. It has no result."""
+    return ServingError(problem, remedy=remedy, status=422)

@@ -40,7 +40,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 from lake_assets.base.hours import milliseconds
 from lake_assets.connections.addresses import LOOPBACK
 from lake_assets.connections.zookeeper import zookeeper_error
-from lake_assets.errors import LakeError, QueryStopped, ServingError, UsageError
+from lake_assets.errors import LakeError, ServingError, UsageError, query_stopped
 from lake_assets.serving.lineage import SegmentLineage
 from lake_assets.serving.query import query
 from lake_assets.serving.registry import checked_table
@@ -482,7 +482,7 @@ def endpoint(
     def run_query(request: QueryRequest) -> Response:
         """Run one SELECT. All its tables are read as of one moment."""
         if not places.acquire(timeout=serving.limits.seconds):
-            raise QueryStopped(f"{CONCURRENT_QUERIES} other queries are running.", remedy="Run the query again later.")
+            raise query_stopped(f"{CONCURRENT_QUERIES} other queries are running.", remedy="Run the query again later.")
         try:
             found = QueryResponse.model_validate(query(serving.broker, request.sql, serving.limits))
         finally:

@@ -25,9 +25,9 @@ from lake_assets.connections.storage import sha256_of
 from lake_assets.errors import (
     EntryEnded,
     LakeError,
-    PushFailed,
     ReplaceRefused,
     ServiceError,
+    ServingError,
     UsageError,
     quota_exceeded,
     target_taken,
@@ -154,7 +154,7 @@ class Drafting:
 
         Raises:
             UsageError: There are too many rows.
-            PushFailed: The rows cannot be read, or a draft cannot be written.
+            ServingError: The rows cannot be read, or a draft cannot be written.
         """
         numbers = range(len(self.rows.parts))
         drafts: list[Draft] = []
@@ -180,11 +180,11 @@ class Drafting:
         return [Draft(**json.loads(row["draft"])) for row in rows]
 
     def _read(self, number: int) -> Iterator[pa.RecordBatch]:
-        """Only errors of the source become `PushFailed`; those of the caller, which writes, do not."""
+        """Only errors of the source become `ServingError`; those of the caller, which writes, do not."""
         try:
             yield from self.rows.parts[number]()
         except (OSError, ArrowException) as error:
-            raise PushFailed(
+            raise ServingError(
                 f"The source of {self.table} could not be read: {error}.",
                 remedy="Check that its files exist and can be read, then push again.",
             ) from error
@@ -362,7 +362,7 @@ class Push:
             deletions |= reverted.deletions
         return TableState(lineage, state.version, state.segments - deletions)
 
-    def _over_quota(self, table: str, kept: frozenset[str]) -> PushFailed | None:
+    def _over_quota(self, table: str, kept: frozenset[str]) -> ServingError | None:
         quota = self.quotas.get(table) or self.store.policy.quota_bytes
         if quota is None:
             return None
@@ -434,7 +434,7 @@ class Push:
     def _ended(self, table: str, state: TableState) -> Change:
         entry = state.lineage.entry(self.entries[table])
         if entry.state is State.IN_PROGRESS and state.routed != set(entry.segments_from):
-            raise PushFailed(
+            raise ServingError(
                 f"{table} was changed by another push while entry {entry.id} was pushed: readers would see both "
                 "snapshots.",
                 remedy="Push again, unless the other push is the newer one.",
@@ -578,7 +578,7 @@ class Writer(Store):
         Raises:
             UsageError: The file is not Parquet.
             ReplaceRefused: No entry in progress names the segment, or it is stored already.
-            PushFailed: It has other columns than readers see, and `new_schema` is not set; or the table would exceed
+            ServingError: It has other columns than readers see, and `new_schema` is not set; or the table would exceed
                 its quota.
         """
         try:

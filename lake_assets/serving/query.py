@@ -30,7 +30,15 @@ import duckdb
 import pyarrow as pa
 
 from lake_assets.connections.storage import sha256_of
-from lake_assets.errors import QueryRefused, QueryStopped, SegmentDamaged, TableNotServed, lineage_busy
+from lake_assets.errors import (
+    SegmentDamaged,
+    ServingError,
+    lineage_busy,
+    not_served,
+    query_refused,
+    query_stopped,
+    segment_damaged,
+)
 from lake_assets.serving.query_worker import ERROR, STREAM, Question
 from lake_assets.serving.registry import MAX_TRIES, Registry, States, is_table
 from lake_assets.serving.store import Lease, Leases, SegmentFiles
@@ -48,7 +56,7 @@ def tables_of(sql: str) -> frozenset[str]:
     """Return the tables that a query names, in lower case, whether or not they are served.
 
     Raises:
-        QueryRefused: The query is not allowed, or cannot be parsed.
+        ServingError: The query is not allowed, or cannot be parsed.
     """
     nodes = list(_nodes(_parsed(sql)))
     with_tables = [entry for node in nodes for entry in (node.get("cte_map") or {}).get("map", [])]
@@ -127,8 +135,8 @@ def _system_views() -> frozenset[str]:
     return frozenset(row[0] for row in found)
 
 
-def _refused(why: str) -> QueryRefused:
-    return QueryRefused(f"The query is refused: {why}.", remedy="Write one SELECT over served tables.")
+def _refused(why: str) -> ServingError:
+    return query_refused(f"The query is refused: {why}.", remedy="Write one SELECT over served tables.")
 
 
 Identity = tuple[int, int, int, int, int]
@@ -173,9 +181,9 @@ class CheckedFiles:
             try:
                 checksum = sha256_of(self._files.path(table, name))
             except OSError as error:
-                raise SegmentDamaged(table, name) from error
+                raise segment_damaged(table, name) from error
             if checksum != checksums[name]:
-                raise SegmentDamaged(table, name)
+                raise segment_damaged(table, name)
             known[name] = found[name]  # one by one: a query that is stopped leaves less to the next one
         for name in known.keys() - found.keys():
             known.pop(name, None)  # another query may have removed it
@@ -245,7 +253,7 @@ class Broker:
             seconds: Within which the block has to end.
 
         Raises:
-            TableNotServed: There is no such table, or readers see nothing of it.
+            ServingError: There is no such table, or readers see nothing of it.
         """
         invalid = {name for name in tables if not is_table(name)}
         self._refuse_unknown(invalid)
@@ -260,7 +268,7 @@ class Broker:
 
         Raises:
             SegmentDamaged: A file is gone, or is not what was pushed.
-            QueryStopped: The lease was lost.
+            ServingError: The lease was lost.
             TimeoutError: The time of the lease has passed.
             ServingError: Other clients kept writing the lineage.
         """
@@ -287,7 +295,7 @@ class Broker:
     def _refuse_unknown(self, names: set[str]) -> None:
         if names:
             served = set(self.registry.tables()) - names
-            raise TableNotServed(min(names), served)
+            raise not_served(min(names), served)
 
     def _pinned(self, states: States, lease: Lease) -> Pinned:
         files = {}
@@ -386,10 +394,10 @@ def query(broker: Broker, sql: str, limits: QueryLimits) -> Result:
     """Run one SELECT over served tables, all read as of one moment.
 
     Raises:
-        QueryRefused: The query is not allowed, or DuckDB cannot run it.
-        QueryStopped: The query exceeded its limits, or its files were lost.
+        ServingError: The query is not allowed, or DuckDB cannot run it.
+        ServingError: The query exceeded its limits, or its files were lost.
         SegmentDamaged: A file is gone, or is not what was pushed.
-        TableNotServed: There is no such table, or readers see nothing of it.
+        ServingError: There is no such table, or readers see nothing of it.
     """
     tables = broker.named(tables_of(sql))
     with broker.pin(*tables, seconds=limits.seconds) as pinned:
@@ -398,13 +406,13 @@ def query(broker: Broker, sql: str, limits: QueryLimits) -> Result:
             with WORKERS.one() as worker:
                 result = _result(worker, sql, limits, checked)
         except TimeoutError:
-            raise QueryStopped(
+            raise query_stopped(
                 f"The query took longer than {limits.seconds:g} s.", remedy="Read less, or raise LAKE_QUERY_SECONDS."
             ) from None
         except MemoryError:
             raise _too_large(limits) from None
         except (EOFError, ConnectionError) as error:
-            raise QueryStopped(
+            raise query_stopped(
                 f"The query's process died: it needed more than {limits.memory_mb} MB, or it was killed.",
                 remedy="Run the query again; read less, or raise LAKE_QUERY_MB.",
             ) from error
@@ -489,23 +497,23 @@ def _converted(batch: pa.RecordBatch) -> list[tuple[Any, ...]]:
         columns = [column.to_pylist() for column in batch.columns]
         return list(zip(*columns, strict=True))
     except (ValueError, OverflowError) as error:
-        raise QueryRefused(
+        raise query_refused(
             f"A value of the result cannot be converted: {error}.", remedy="Cast it to varchar in the query."
         ) from error
 
 
-def _meaning(said: str, limits: QueryLimits, pinned: Pinned) -> QueryRefused | QueryStopped:
+def _meaning(said: str, limits: QueryLimits, pinned: Pinned) -> ServingError:
     """Classify an error of DuckDB by its first words."""
     kind = said.split(":")[0]
     pinned.lease.confirm()  # without the lease, files may be gone
     if kind == "Out of Memory Error":
         return _too_large(limits)
     if kind in ("IO Error", "Permission Error", "INTERNAL Error") or _is_of_a_file(said, pinned):
-        return QueryStopped(  # without DuckDB's message, which contains paths
+        return query_stopped(  # without DuckDB's message, which contains paths
             "Segments cannot be read: their files are gone, or damaged.",
             remedy="Run the query again. If it fails again, push again.",
         )
-    return QueryRefused(f"DuckDB could not run the query: {said.splitlines()[0]}", remedy="Correct the query.")
+    return query_refused(f"DuckDB could not run the query: {said.splitlines()[0]}", remedy="Correct the query.")
 
 
 def _is_of_a_file(said: str, pinned: Pinned) -> bool:
@@ -516,7 +524,7 @@ def _is_of_a_file(said: str, pinned: Pinned) -> bool:
     return any(path in said for path in paths)
 
 
-def _too_large(limits: QueryLimits) -> QueryStopped:
-    return QueryStopped(
+def _too_large(limits: QueryLimits) -> ServingError:
+    return query_stopped(
         f"The query needs more than {limits.memory_mb} MB.", remedy="Read less, or raise LAKE_QUERY_MB."
     )

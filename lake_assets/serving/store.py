@@ -43,14 +43,13 @@ from lake_assets.base.failpoints import reach
 from lake_assets.connections.storage import COPY_BYTES, PARTIAL, Folder, Storage
 from lake_assets.connections.zookeeper import answer, retry_for
 from lake_assets.errors import (
-    PushFailed,
-    QueryStopped,
     ServiceError,
     ServingError,
-    TableNotServed,
-    UploadDamaged,
     UsageError,
     named,
+    not_served,
+    query_stopped,
+    upload_damaged,
 )
 from lake_assets.serving.lineage import (
     MIN_SNAPSHOTS,
@@ -194,7 +193,7 @@ class SegmentFiles:
         """Copy a file. It gets its final name once it is complete, and flushed to the disk.
 
         Raises:
-            PushFailed: The folder, or the object store, cannot be written to.
+            ServingError: The folder, or the object store, cannot be written to.
         """
         with writing(table, self.storage.address, "LAKE_SERVING_FOLDER"):
             self.storage.put(self._name(table, segment), source)
@@ -203,7 +202,7 @@ class SegmentFiles:
         """Make a draft the file of its segment.
 
         Raises:
-            PushFailed: The folder, or the object store, cannot be written to.
+            ServingError: The folder, or the object store, cannot be written to.
         """
         with writing(table, self.storage.address, "LAKE_SERVING_FOLDER"):
             self.storage.move(draft_file(table, segment), self._name(table, segment))
@@ -223,7 +222,7 @@ class SegmentFiles:
         """Read a segment back, and compare its checksum and its row count.
 
         Raises:
-            UploadDamaged: They differ, or the file cannot be read.
+            SegmentDamaged: They differ, or the file cannot be read.
         """
         import pyarrow.parquet as pq
         from pyarrow import ArrowException
@@ -232,12 +231,12 @@ class SegmentFiles:
             with self.open(table, info.name) as file:
                 found = hashlib.file_digest(cast("BufferedReader", file), "sha256").hexdigest()
                 if found != info.sha256:
-                    raise UploadDamaged(table, info.name, f"its checksum is {found}, not {info.sha256}")
+                    raise upload_damaged(table, info.name, f"its checksum is {found}, not {info.sha256}")
                 rows = pq.read_metadata(file).num_rows
         except (OSError, ArrowException) as error:
-            raise UploadDamaged(table, info.name, f"it cannot be read: {error}") from error
+            raise upload_damaged(table, info.name, f"it cannot be read: {error}") from error
         if rows != info.rows:
-            raise UploadDamaged(table, info.name, f"it has {rows} rows, not {info.rows}")
+            raise upload_damaged(table, info.name, f"it has {rows} rows, not {info.rows}")
 
     def sha256(self, table: str, segment: str) -> str:
         """Return the SHA-256 checksum of a stored file, hexadecimal. Raises `OSError` or `ServiceError`."""
@@ -279,14 +278,14 @@ class SegmentFiles:
 
 @contextmanager
 def writing(table: str, folder: str, variable: str) -> Iterator[None]:
-    """Raise `PushFailed` if the block cannot write to a folder. variable: of the environment, which names it."""
+    """Raise `ServingError` if the block cannot write to a folder. variable: of the environment, which names it."""
     try:
         yield
     except (OSError, ServiceError) as error:
         is_full = isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT)
         reason = error.problem.rstrip(".") if isinstance(error, ServiceError) else str(error)
         remedy = "Free space" if is_full else "Give access"
-        raise PushFailed(
+        raise ServingError(
             f"{table} could not be written to {folder}: {'its disk is full' if is_full else reason}.",
             remedy=f"{remedy} there, or use another folder ({variable}), and push again.",
         ) from error
@@ -358,10 +357,10 @@ class Lease:
         """Check that the lease was held until now. Otherwise a file may have been missing.
 
         Raises:
-            QueryStopped: It was not.
+            ServingError: It was not.
         """
         if self.seconds_left < 0 or not self._zk.retry(self._exists):
-            raise QueryStopped("The query's read lease ended before the query.", remedy="Run the query again.")
+            raise query_stopped("The query's read lease ended before the query.", remedy="Run the query again.")
 
     def _exists(self) -> bool:
         requests = [self._zk.exists_async(path) for path in self._paths]
@@ -665,7 +664,7 @@ class Store:
         for table in (*self.registry.tables(), *tables):
             other = spellings.setdefault(table.lower(), table)
             if other != table:
-                raise PushFailed(
+                raise ServingError(
                     f"{table} cannot be pushed: {other} is served already, and SQL does not distinguish the two names.",
                     remedy=f"Push it as {other}, or under another name.",
                 )
@@ -679,7 +678,7 @@ class Store:
             pushed: The columns, as `columns_of` returns them.
 
         Raises:
-            PushFailed: They differ.
+            ServingError: They differ.
         """
         from pyarrow import ArrowException
 
@@ -743,14 +742,14 @@ class Store:
         return tuple(garbage)
 
 
-def _columns_changed(table: str, seen: Mapping[str, str], pushed: Mapping[str, str]) -> PushFailed:
+def _columns_changed(table: str, seen: Mapping[str, str], pushed: Mapping[str, str]) -> ServingError:
     """Return the error of rows with other columns than readers see. Both: column → type."""
     parts = [f"{name} is gone" for name in sorted(seen.keys() - pushed.keys())]
     parts += [f"{name} is new" for name in sorted(pushed.keys() - seen.keys())]
     for name in sorted(seen.keys() & pushed.keys()):
         if seen[name] != pushed[name]:
             parts.append(f"{name} is {pushed[name]} instead of {seen[name]}")
-    return PushFailed(
+    return ServingError(
         f"The push of {table} has other columns than readers see: {', '.join(parts)}.",
         remedy="Correct the rows. If readers know of the new columns, push with --new-schema.",
         status=400,
@@ -801,7 +800,7 @@ class EntryStatus(LineageEntry):
 
 
 def table_status(registry: Registry, table: str) -> TableStatus:
-    """Return the current status of a table. Raises `TableNotServed`."""
+    """Return the current status of a table. Raises `ServingError`."""
     state = known_state(registry, table)
     infos = list(registry.infos(table, sorted(state.segments)))
     seen = [info for info in infos if info.name in state.routed]
@@ -825,7 +824,7 @@ def in_sight(registry: Registry, table: str) -> str:
 
 
 def lineage_status(registry: Registry, table: str) -> list[EntryStatus]:
-    """Return the entries of a table, the newest first. Raises `TableNotServed`."""
+    """Return the entries of a table, the newest first. Raises `ServingError`."""
     return entries_status(known_state(registry, table))
 
 
@@ -885,10 +884,10 @@ def way_back(table: str, entry_id: str, others: Mapping[str, str] | None = None,
 
 
 def known_state(registry: Registry, table: str) -> TableState:
-    """Return the state of a table. Raises `TableNotServed`."""
+    """Return the state of a table. Raises `ServingError`."""
     state = registry.read(table)[table]
     if state.version is None:
-        raise TableNotServed(table, registry.tables())
+        raise not_served(table, registry.tables())
     return state
 
 

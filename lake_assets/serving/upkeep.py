@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 from lake_assets.connections.catalog import file_io
 from lake_assets.connections.storage import sha256_of
-from lake_assets.errors import UploadDamaged
+from lake_assets.errors import SegmentDamaged
 from lake_assets.incremental.erasure.certificate import FileFacts, FileSource, Reference
 from lake_assets.serving.lineage import Retention
 from lake_assets.serving.push import Drafting
@@ -78,14 +78,14 @@ class VerifiedTable:
 
 
 def verify_table(registry: Registry, files: SegmentFiles, table: str) -> VerifiedTable:
-    """Read all registered segments of a table. Raises `TableNotServed`."""
+    """Read all registered segments of a table. Raises `ServingError`."""
     state = known_state(registry, table)
     infos = {info.name: info for info in registry.infos(table, sorted(state.segments))}
     problems = {}
     for name, info in infos.items():
         try:
             files.verify(table, info)
-        except UploadDamaged as error:
+        except SegmentDamaged as error:
             problems[name] = error.problem
     now = registry.read(table)[table]  # a clean-up may have deleted segments, and their files, meanwhile
     damaged = []

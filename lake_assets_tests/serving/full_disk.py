@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from lake_assets.connections.storage import PARTIAL, Folder
-from lake_assets.errors import PushFailed
+from lake_assets.errors import ServingError
 from lake_assets.serving.push import Writer
 from lake_assets.serving.store import Policy, SegmentFiles
 from lake_assets_tests.serving.scenario import ROWS, SEGMENTS, World, fresh_name, now, world
@@ -84,7 +84,7 @@ def push_too_much(found: World) -> tuple[list[str], list[int]]:
         try:
             found.push(2, rows=2 * ROOM * ROWS // SEGMENTS)
             said = []
-        except PushFailed as error:
+        except ServingError as error:
             said = [error.problem, error.remedy]
         finally:
             stop.set()

@@ -15,7 +15,7 @@ from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
 from lake_assets.connections.storage import Folder, sha256_of
-from lake_assets.errors import PushFailed, UsageError
+from lake_assets.errors import ServingError, UsageError
 from lake_assets.serving import push as drafts
 from lake_assets.serving.push import Drafting, Rows, from_parquet
 from lake_assets.serving.store import push_of, segment_name
@@ -72,7 +72,7 @@ def test_a_source_that_cannot_be_read_is_not_taken_for_a_folder_that_cannot_be_w
     pq.write_table(pa.table({"n": range(10)}), file)
     opened = from_parquet(file)
     file.write_bytes(b"?" * file.stat().st_size)
-    with pytest.raises(PushFailed, match="source of t could not be read"):
+    with pytest.raises(ServingError, match="source of t could not be read"):
         drafting(tmp_path, opened).write()
 
     def gone() -> Iterator[pa.RecordBatch]:
@@ -80,7 +80,7 @@ def test_a_source_that_cannot_be_read_is_not_taken_for_a_folder_that_cannot_be_w
         raise FileNotFoundError("data-00001.parquet")
 
     reader = pa.RecordBatchReader.from_batches(pa.schema([("n", pa.int64())]), gone())
-    with pytest.raises(PushFailed, match=r"data-00001\.parquet"):
+    with pytest.raises(ServingError, match=r"data-00001\.parquet"):
         drafting(tmp_path, Rows(reader.schema, [lambda: reader])).write()
-    with pytest.raises(PushFailed, match=r"could not be written to .*nowhere: .*\n  → .*LAKE_SERVING_FOLDER"):
+    with pytest.raises(ServingError, match=r"could not be written to .*nowhere: .*\n  → .*LAKE_SERVING_FOLDER"):
         drafting(file / "nowhere", Rows.of(pa.table({"n": [1]}))).write()

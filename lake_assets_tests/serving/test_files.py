@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from lake_assets.connections.storage import Folder
-from lake_assets.errors import UploadDamaged
+from lake_assets.errors import SegmentDamaged
 from lake_assets.serving.registry import SegmentInfo
 from lake_assets.serving.store import SegmentFiles
 
@@ -25,13 +25,13 @@ def test_what_is_not_the_segment_that_will_be_registered_is_refused(tmp_path: Pa
     files.upload("t", "s", source)
     files.verify("t", info)
     assert files.stored("t") == {"s": source.stat().st_size}
-    with pytest.raises(UploadDamaged, match="it has 3 rows, not 4"):
+    with pytest.raises(SegmentDamaged, match="it has 3 rows, not 4"):
         files.verify("t", replace(info, rows=4))
-    with pytest.raises(UploadDamaged, match=f"its checksum is {digest}, not 0000"):
+    with pytest.raises(SegmentDamaged, match=f"its checksum is {digest}, not 0000"):
         files.verify("t", replace(info, sha256="0" * 64))
-    with pytest.raises(UploadDamaged, match="it cannot be read"):
+    with pytest.raises(SegmentDamaged, match="it cannot be read"):
         files.verify("t", replace(info, name="lost"))
     source.write_bytes(b"no segment")
     files.upload("t", "s", source)
-    with pytest.raises(UploadDamaged, match="it cannot be read"):
+    with pytest.raises(SegmentDamaged, match="it cannot be read"):
         files.verify("t", replace(info, sha256=hashlib.sha256(b"no segment").hexdigest()))

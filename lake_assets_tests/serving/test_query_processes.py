@@ -16,7 +16,7 @@ import pytest
 from fastapi.testclient import TestClient
 from tenacity import retry, retry_if_result, stop_after_delay, wait_fixed
 
-from lake_assets.errors import QueryStopped
+from lake_assets.errors import ServingError
 from lake_assets.serving import query_worker
 from lake_assets.serving.http import endpoint
 from lake_assets.serving.query import MB, QueryLimits, query
@@ -89,7 +89,7 @@ def peaks() -> Iterator[Counter[str]]:
 def test_memory_that_duckdb_does_not_count_is_limited(served: World, sql: str) -> None:
     query(served.broker, "select 1", LIMITS)
     before = psutil.Process().memory_info().rss
-    with peaks() as found, pytest.raises(QueryStopped, match="more than 64 MB"):
+    with peaks() as found, pytest.raises(ServingError, match="more than 64 MB"):
         query(served.broker, sql, LIMITS)
     assert found["server"] - before < LIMITS.memory_mb * MB
     assert 0 < found["worker"] < (WORKER_MB + query_worker.ROOM * LIMITS.memory_mb) * MB
@@ -139,7 +139,7 @@ def test_other_questions_are_answered_meanwhile(served: World) -> None:
 
 
 def test_a_query_beyond_its_time_leaves_no_process(served: World) -> None:
-    with pytest.raises(QueryStopped, match=r"longer than 0\.5 s"):
+    with pytest.raises(ServingError, match=r"longer than 0\.5 s"):
         query(served.broker, ENDLESS, QueryLimits(seconds=0.5))
     gone(workers(psutil.Process())[1:])
 
@@ -148,7 +148,7 @@ def test_a_worker_that_is_killed_fails_its_query_alone(served: World) -> None:
     with ThreadPoolExecutor(1) as pool:
         asking = pool.submit(query, served.broker, ENDLESS, LIMITS)
         at_work(psutil.Process()).kill()
-        with pytest.raises(QueryStopped, match="process died"):
+        with pytest.raises(ServingError, match="process died"):
             asking.result()
     assert query(served.broker, "select 1", LIMITS).rows == [(1,)]
 
@@ -159,7 +159,7 @@ def test_what_forks_workers_dies_with_them_and_is_started_again(served: World) -
         working = at_work(psutil.Process())
         forker = workers(psutil.Process())[0]
         forker.kill()
-        with pytest.raises(QueryStopped, match="process died"):
+        with pytest.raises(ServingError, match="process died"):
             asking.result()
     gone([forker, working])
     assert query(served.broker, "select 1", LIMITS).rows == [(1,)]

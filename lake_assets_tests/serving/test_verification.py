@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, cast
 import pytest
 
 from lake_assets.connections.storage import Folder
-from lake_assets.errors import TableNotServed
+from lake_assets.errors import ServingError
 from lake_assets.serving.push import Rows
 from lake_assets.serving.sources import Reading, Source
 from lake_assets.serving.store import SegmentFiles
@@ -85,5 +85,5 @@ def test_all_that_is_stored_is_compared_and_restored_as_it_was_pushed(served: Wo
 
 
 def test_a_table_that_was_never_pushed_has_nothing_to_verify(served: World) -> None:
-    with pytest.raises(TableNotServed):
+    with pytest.raises(ServingError, match="is served"):
         verify_table(served.registry, served.files, served.table)
