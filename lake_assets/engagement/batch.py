@@ -370,6 +370,9 @@ class _Checkpointed:
     all_valid: bool
 
 
+IS_VALID = "is_valid"
+
+
 @dataclass(frozen=True)
 class BatchMessages:
     """Reads and validates the messages of batches.
@@ -409,7 +412,10 @@ class BatchMessages:
         return reject_messages(messages, validated.schema, f"{FAILED}: {batch.rejected}", keeps_text=keeps_text)
 
     def checkpointed(self, batch: Batch) -> DataFrame:
-        """Return the messages of `accepted`, computed once and kept until `release`. The text of valid ones is null."""
+        """Return the messages of `accepted`, computed once and kept until `release`. The text of valid ones is null.
+
+        Those that are valid by themselves have `IS_VALID`, also if the tables of the lake forbid them.
+        """
         return self._kept(batch).messages
 
     def all_valid(self, batch: Batch) -> bool:
@@ -425,7 +431,8 @@ class BatchMessages:
             if kept.batch == batch:
                 return kept
         text_of_invalid = F.when(F.col("reason").isNotNull(), F.col("message"))
-        validated = self.validated(batch).withColumn("message", text_of_invalid)
+        is_valid = F.col("reason").isNull()
+        validated = self.validated(batch).withColumns({"message": text_of_invalid, IS_VALID: is_valid})
         messages, counted = checkpoint_and_aggregate(validated, [F.count("reason").alias("invalid")])
         accepted = self.accepted(messages, batch)
         # If the tables of the lake forbid nothing, the messages are returned as they are.

@@ -240,7 +240,11 @@ DATES_BIND = 3
 LATEST_COUNTS = 4
 """Rules of intents since which the message about an engagement counts that was sent last."""
 
-RULES = LATEST_COUNTS
+ERASURES_SPREAD = 5
+"""Rules of intents since which a person is the ids that requests until the erasure connect, also later ones, and rows
+are erased by the id that they were sent with."""
+
+RULES = ERASURES_SPREAD
 """Rules of new intents. A batch that an earlier version has begun is completed by the rules of its intent."""
 
 

@@ -11,14 +11,13 @@ from __future__ import annotations
 
 import json
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from functools import partial
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
 
-import networkx as nx
 import pyarrow as pa
 import pyarrow.compute as pc
 from deltalake import DeltaTable
@@ -27,7 +26,8 @@ from lake_assets.base.id_matcher import IdMatcher
 from lake_assets.engagement.checkpoint import Batch
 from lake_assets.engagement.delta_log import open_table, read_rows
 from lake_assets.engagement.lake import STREAMS, EngagementLake
-from lake_assets.engagement.tables import ENGAGEMENT, ERASED, ERASURE, SENT_WHO_ID, LakeTables
+from lake_assets.engagement.requests import PERSON
+from lake_assets.engagement.tables import ENGAGEMENT, ERASED, ERASURE, MUTATION_REQUEST, SENT_WHO_ID, LakeTables
 from lake_assets.engagement.topics import KafkaTopic, RetainedMessages, retained_messages
 from lake_assets.incremental.engine.retention import list_files, read_bytes
 from lake_assets.incremental.erasure.certificate import (
@@ -127,8 +127,8 @@ _ERASED_UNTIL = pa.schema(
     ]
 )
 
-HashedId = tuple[str, str]
-"""(org, hash of an id)"""
+HashedLink = tuple[str, str, str, datetime]
+"""(org, hash of an id, hash of another one of the same person, since when requests connect them)"""
 
 ErasedUntil = Mapping[tuple[str, str], datetime]
 """(org, id or its hash) → time until which its records are erased, inclusive."""
@@ -150,7 +150,7 @@ class ErasureRegistry:
 
         Args:
             messages: As `validate_messages` returns them.
-            people: SQL of the id of a person → column with the time of the record. A record without a time is
+            people: SQL of the id of a person → SQL of the time of the record. A record without a time is
                 treated as sent before the erasure.
             include_valid: Whether to check valid messages, too.
 
@@ -213,39 +213,51 @@ class ErasureRegistry:
             return None
         return self.spark.createDataFrame([*dict(cut_offs).items()], "of_org string, expired_until timestamp")
 
-    def by_person(self, version: int, ids: Iterable[tuple[str, str]]) -> dict[HashedId, list[str]]:
-        """Group those of some ids that were erased at a version of the table by person.
-
-        Ids belong to one person if erasures, also successive ones, treated them so.
+    def links(self, reads: Mapping[str, int], orgs: Collection[str] | None = None) -> list[HashedLink]:
+        """Return the requests of erased persons, hashed, and what older erasures tell of whose ids were connected.
 
         Args:
-            ids: (org, id) pairs.
+            reads: Table → version.
+            orgs: Orgs to read; None for all.
+        """
+        names = "org_id, old_id, new_id, executed_at"
+        statement = f"SELECT DISTINCT {names} FROM {MUTATION_REQUEST} WHERE status = '{ERASED}'"
+        requests = self.tables.query(MUTATION_REQUEST, statement, reads[MUTATION_REQUEST])
+        links = [(row["org_id"], row["old_id"], row["new_id"], row["executed_at"]) for row in requests]
+        for row in self._rows(reads[ERASURE]):
+            links.append((row["org_id"], row["id_hash"], row["person_hash"], row["erased_until"]))
+        return [link for link in links if None not in link and (orgs is None or link[0] in orgs)]
+
+    def late(self, reads: Mapping[str, int]) -> list[tuple[str, str, datetime]]:
+        """Return the erasures whose person has got further ids since, by requests that came late.
 
         Returns:
-            (org, hash of the person) → ids, in the order given.
+            (org, hash of an id, time until which it is erased)
         """
-        person_of = self._person_of_hash(version)
-        found: dict[HashedId, list[str]] = {}
-        for org, who_id in ids:
-            person = person_of.get((org, self.hash(org, who_id)))
-            if person is not None:
-                found.setdefault(person, []).append(who_id)
-        return found
+        erased = self.erased_hashes(reads[ERASURE])
+        found = set()
+        for org, *ids, at in self.links(reads) if erased else ():
+            known = [(erased[org, each], each) for each in ids if (org, each) in erased]
+            until, of_id = max(known, default=(at, ""))
+            if known and until >= at and any(erased.get((org, each)) != until for each in ids):
+                found.add((org, of_id, until))
+        return sorted(found)
 
     def hash(self, org: str, who_id: str) -> str:
-        """Return the keyed hash of an id of an org."""
+        """Return the keyed hash of an id of an org, also if it is known by its hash alone."""
+        if who_id.startswith(self.hashed_name):
+            return who_id.removeprefix(self.hashed_name)
         return self.tables.keyed.of(HASHED_SUBJECT, org, who_id)
 
-    def _person_of_hash(self, version: int) -> dict[HashedId, HashedId]:
-        same_person: nx.Graph[HashedId] = nx.Graph()
-        for row in self._rows(version):
-            id_hash = (row["org_id"], row["id_hash"])
-            person_hash = (row["org_id"], row["person_hash"])
-            same_person.add_edge(id_hash, person_hash)
-        person_of: dict[HashedId, HashedId] = {}
-        for hashes in nx.connected_components(same_person):
-            person_of.update(dict.fromkeys(hashes, min(hashes)))
-        return person_of
+    @cached_property
+    def hashed_name(self) -> str:
+        """Beginning of what stands for an id that is known by its hash alone. Nobody without the key can send it."""
+        return self.tables.keyed.of(HASHED_SUBJECT)
+
+    def hash_request(self, request: Mapping[str, Any]) -> dict[str, str | None]:
+        """Return old_id and new_id of a request, hashed; nulls if they are not of persons."""
+        ids = {name: request[name] if request["column"] == PERSON else None for name in ("old_id", "new_id")}
+        return {name: None if each is None else self.hash(request["org_id"], each) for name, each in ids.items()}
 
     def _rows(self, version: int, *, of_ids: bool = True) -> list[dict[str, Any]]:
         """Return the rows of erased ids at a version of the table, or (`of_ids` is false) the cut-offs."""
@@ -289,11 +301,11 @@ def _erased_table(erased: ErasedUntil) -> pa.Table:
 
 
 def _sent_before_erasure(who_column: str, time_column: str) -> Column:
-    """Return whether a column names an erased person, and a time is not after the erasure; null for nobody."""
+    """Return whether SQL gives an erased person, and a time that is not after the erasure; null for nobody."""
     from pyspark.sql import functions as F
 
     until = F.try_element_at("erased", F.expr(who_column))
-    sent_at = F.col(time_column)
+    sent_at = F.expr(time_column)
     return until.isNotNull() & (sent_at.isNull() | (sent_at <= until))
 
 

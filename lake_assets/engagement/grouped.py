@@ -19,7 +19,6 @@ from lake_assets.engagement.requests import (
     changed_aliases,
     cut_off,
     erased_ids,
-    least_id_of_person,
     place_records,
 )
 
@@ -229,14 +228,11 @@ def _place_records_of_org(frame: pd.DataFrame) -> pd.DataFrame:
 def _limits_of_org(frame: pd.DataFrame, applied: pd.DataFrame) -> pd.DataFrame:
     org = _org(frame if len(frame) else applied)
     requests = _retention_requests(frame)
-    links = list(_requests(applied))
-    least_id = least_id_of_person(links)
     rows: list[tuple[object, ...]] = []
     oldest_kept = cut_off(requests)
     if oldest_kept is not None:
         rows.append((org, None, None, oldest_kept))
-    for who_id, until in erased_ids(requests, links).items():
-        person = least_id.get(who_id, who_id)
+    for who_id, (until, person) in erased_ids(requests, _requests(applied)).items():
         rows.append((org, who_id, person, until))
     return _frame(_names(RETENTION_LIMITS), rows)
 

@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 
 from lake_assets.engagement.delta_log import is_table, open_table, read_rows
 from lake_assets.engagement.requests import PERSON, Alias, MutationRequest, Op, aliases, in_order
-from lake_assets.engagement.tables import MUTATION_REQUEST, SETTLED_REQUEST, LakeTables
+from lake_assets.engagement.tables import ERASED, MUTATION_REQUEST, SETTLED_REQUEST, LakeTables
 from lake_assets.errors import UsageError
 
 _COLUMNS = (
@@ -186,7 +186,7 @@ def _requests(tables: LakeTables, org: str) -> pa.Table:
             opened = open_table(tables.location(name))
             known = {column.name for column in opened.schema().fields}
             stored = [column for column in (*_COLUMNS, "batch_id") if column in known]
-            rows = read_rows(opened, stored, [("org_id", "=", org)])
+            rows = read_rows(opened, stored, [("org_id", "=", org), ("status", "!=", ERASED)])
             for column, kind in (("column", pa.string()), ("engagement_date", pa.date32())):
                 if column not in known:  # of an earlier version
                     rows = rows.append_column(column, pa.nulls(rows.num_rows, kind))

@@ -66,7 +66,7 @@ class Format:
         required_unless: Field → (another field, the value of it that makes the first one optional).
         range: Numeric field → (minimum, maximum).
         record: (field, format) of an object that is stored as its JSON text; None if there is none.
-        people: SQL of the id of a person → column with the time of the statement about that person.
+        people: SQL of the id of a person → SQL of the time of the statement about that person.
         erases: Whether a valid message asks for the erasure of these people, and is applied even if they are erased.
         keys: Field → its key in the JSON object, where that is another name.
         policies: Fields whose missing value is replaced by a value that the org has registered.
@@ -131,7 +131,7 @@ def ingestion_format(lake: EngagementLake) -> Format:
         },
         required=("org_id", "engagement_id", "who_id", "kind", "engaged_at"),
         nested=("engagement", lake.fields),
-        people={"who_id": "engaged_at"},
+        people={"who_id": _earliest("engaged_at", SENT_AT)},
         keys={**({SENT_AT: f"_lake_{SENT_AT}"} if is_taken else {}), **lake.message_keys},
     )
 
@@ -166,10 +166,15 @@ def mutation_format(lake: EngagementLake) -> Format:
         people={
             _of_person("old_id", lake): "executed_at",
             _of_person("new_id", lake): "executed_at",
-            f"{RECORD}.{PERSON}": f"{RECORD}.engaged_at",
+            f"{RECORD}.{PERSON}": _earliest(f"{RECORD}.engaged_at", "executed_at"),
         },
         keys=lake.message_keys,
     )
+
+
+def _earliest(engaged_at: str, sent_at: str) -> str:
+    """Return the time of which an engagement tells as SQL, null if it is not known when it happened."""
+    return f"CASE WHEN {engaged_at} IS NOT NULL THEN least({engaged_at}, {sent_at}) END"
 
 
 def _of_person(column: str, lake: EngagementLake) -> str:

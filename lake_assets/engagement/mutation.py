@@ -14,9 +14,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from lake_assets.engagement.batch import BatchMessages, DeadLetterCommit, Stream, batch_id_column
+from lake_assets.engagement.batch import IS_VALID, BatchMessages, DeadLetterCommit, Stream, batch_id_column
 from lake_assets.engagement.checkpoint import DATES_BIND, Batch
 from lake_assets.engagement.delta_log import batch_statement
 from lake_assets.engagement.erasure import ErasureRegistry
@@ -41,6 +41,7 @@ from lake_assets.engagement.pruning import DateSpan, MergeScope, day_ranges, mer
 from lake_assets.engagement.requests import PERSON, SENT_AT
 from lake_assets.engagement.tables import (
     ENGAGEMENT,
+    ERASED,
     ERASURE,
     MUTATION_REQUEST,
     MUTATION_REQUEST_COLUMNS,
@@ -120,8 +121,10 @@ class Plans:
 
         tables, spark = self.messages.tables, self.messages.spark
         lake = tables.lake
-        orgs = orgs_of(self.messages.valid(batch))
-        requests = checkpoint_rows(self._new(batch, orgs))
+        valid = self.messages.checkpointed(batch).where(IS_VALID)
+        orgs = orgs_of(valid)
+        new = checkpoint_rows(self._new(valid, batch, orgs))
+        requests = new.where("reason is null").drop("reason")
         found = former(tables, spark, batch, requests, orgs)
         records = final_records(requests, lake)
         arrived = with_part(_arrived_ids(spark, found.arrivals), found.parts, "id")
@@ -142,23 +145,42 @@ class Plans:
             changes = changes.unionByName(inserted_rows(records, lake), allowMissingColumns=True)
         changes, counted = checkpoint_and_aggregate(changes, [F.count(F.lit(1)).alias("changes")])
         met = with_part(_ids_of(changes, lake), found.parts, "id").select("component").distinct()
-        stored = checkpoint_rows(_stored(asked, found.applied, F.broadcast(met), batch, lake))
-        return Plan(stored, changes if counted["changes"] else None)
+        stored = _stored(asked, found.applied, F.broadcast(met), batch, lake)
+        if not self.messages.all_valid(batch) and (erased := self._erased(new.where(f"reason = '{ERASED}'"), batch)):
+            columns = ", ".join(f"`{name}` {kind}" for name, kind in MUTATION_REQUEST_COLUMNS.items())
+            stored = stored.unionByName(spark.createDataFrame(erased, columns))
+        return Plan(checkpoint_rows(stored), changes if counted["changes"] else None)
 
-    def _new(self, batch: Batch, orgs: Iterable[str]) -> DataFrame:
-        """Return the valid requests of the batch that are not known, each id once, the one at the first place."""
+    def _erased(self, requests: DataFrame, batch: Batch) -> list[list[Any]]:
+        """Return requests that name an erased person as rows of `mutation_request`: hashed, and not in force.
+
+        Retention erases also the ids that they connect with this person.
+        """
+        registry = ErasureRegistry(self.messages.tables, self.messages.spark)
+        values = {"attempts": 1, "status": ERASED, "records": 0, "batch_id": batch.batch_id}
+        found = requests.drop("insert_record").toArrow().to_pylist()
+        rows = [{**row, **registry.hash_request(row), **values} for row in found]
+        return [[row.get(name) for name in MUTATION_REQUEST_COLUMNS] for row in rows]
+
+    def _new(self, valid: DataFrame, batch: Batch, orgs: Iterable[str]) -> DataFrame:
+        """Return the requests of the batch that are not known, each id once, the one at the first place.
+
+        Args:
+            valid: The messages that are valid by themselves. Their reason is `ERASED` if they name an erased person.
+        """
         from pyspark.sql import Window
         from pyspark.sql import functions as F
 
         tables = self.messages.tables
         by_place = Window.partitionBy(_REQUEST_KEY).orderBy("partition", "offset")
-        numbered = self.messages.valid(batch).withColumn("nth", F.row_number().over(by_place))
+        numbered = valid.withColumn("nth", F.row_number().over(by_place))
         known = requests_of(tables, self.messages.spark, batch, orgs).select(_REQUEST_KEY).distinct()
         rows = numbered.where("nth = 1").join(known, _REQUEST_KEY, "left_anti")
         rows = rows.withColumn("column", F.coalesce("column", F.lit(tables.lake.ids[0])))
         if batch.rules < DATES_BIND:
             rows = rows.withColumns({"column": F.lit(PERSON), "engagement_date": F.lit(None).cast("date")})
-        return rows.select(*(name for name in MUTATION_REQUEST_COLUMNS if name in rows.columns), "insert_record")
+        names = [name for name in MUTATION_REQUEST_COLUMNS if name in rows.columns]
+        return rows.select(*names, "insert_record", "reason")
 
     def _rows(self, batch: Batch, requests: DataFrame, spans: DataFrame, found: Former) -> DataFrame:
         """Return the rows that may change, as the batch found them, with `_IS_NEW` and all ids.

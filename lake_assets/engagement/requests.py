@@ -23,12 +23,9 @@ from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import date, datetime, time, timedelta
-from typing import TYPE_CHECKING, Literal, get_args
+from typing import Literal, get_args
 
 from lake_assets.errors import UsageError
-
-if TYPE_CHECKING:
-    import networkx as nx
 
 Op = Literal["convert", "merge", "delete"]
 OPS: tuple[Op, ...] = get_args(Op)
@@ -120,18 +117,6 @@ def in_order(requests: Iterable[MutationRequest]) -> list[MutationRequest]:
     for request in sorted(requests, key=_position):
         first.setdefault(request.request_id, request)
     return list(first.values())
-
-
-def id_graph(requests: Iterable[MutationRequest]) -> nx.Graph[str]:
-    """Return the graph of the ids that requests name. An edge joins two ids between which rows move."""
-    import networkx as nx  # a fifth of a second, and few commands draw a graph
-
-    graph: nx.Graph[str] = nx.Graph()
-    for request in requests:
-        graph.add_node(request.old_id)
-        if request.target is not None:
-            graph.add_edge(request.old_id, request.target)
-    return graph
 
 
 def prepend(request: MutationRequest, final_ids: FinalIds) -> End:
@@ -382,41 +367,36 @@ def cut_off(requests: Iterable[RetentionRequest]) -> datetime | None:
     return latest
 
 
-def erased_ids(requests: Iterable[RetentionRequest], links: Iterable[MutationRequest]) -> dict[str, datetime]:
+def erased_ids(
+    requests: Iterable[RetentionRequest], links: Iterable[MutationRequest]
+) -> dict[str, tuple[datetime, str]]:
     """Return every id of the erased persons of one org.
 
-    Ids belong to one person if conversions and merges connect them, in either direction and at any time. Requests that
-    are pending count: rows of their old id may arrive later. If an id served two persons, both are erased.
+    Ids belong to one person if conversions and merges that were executed until the erasure was requested connect them,
+    in either direction. Requests that have met no row count: rows of their old id may arrive later. If an id served two
+    persons, both are erased.
 
     Args:
         requests: Retention requests of the org.
         links: Mutation requests of the org.
 
     Returns:
-        Id → time until which its engagements are erased, inclusive; sorted by id.
+        Id → time until which its engagements are erased, inclusive, and the least id of the person; sorted by id.
     """
-    graph = id_graph(links)
+    import networkx as nx  # a fifth of a second, and few requests erase
+
+    graph: nx.Graph[str] = nx.Graph()
+    in_order = sorted(links, key=lambda link: link.executed_at)
     erasures = [request for request in requests if request.op == "gdpr"]
-    erased_until: dict[str, datetime] = {}
-    for request in sorted(erasures, key=lambda erasure: erasure.requested_at):
-        for identity in _ids_of_person(graph, str(request.who_id)):
-            erased_until[identity] = request.requested_at
-    return dict(sorted(erased_until.items()))
-
-
-def least_id_of_person(links: Iterable[MutationRequest]) -> dict[str, str]:
-    """Return each id that requests name → the least id of the same person, as `erased_ids` connects them."""
-    import networkx as nx
-
-    least: dict[str, str] = {}
-    for ids in nx.connected_components(id_graph(links)):
-        least.update(dict.fromkeys(ids, min(ids)))
-    return least
-
-
-def _ids_of_person(graph: nx.Graph[str], who_id: str) -> set[str]:
-    import networkx as nx
-
-    if who_id not in graph:
-        return {who_id}
-    return set(nx.node_connected_component(graph, who_id))
+    found: dict[str, tuple[datetime, str]] = {}
+    added = 0
+    for erasure in sorted(erasures, key=lambda erasure: erasure.requested_at):
+        graph.add_node(str(erasure.who_id))
+        while added < len(in_order) and in_order[added].executed_at <= erasure.requested_at:
+            link = in_order[added]
+            if link.target is not None:
+                graph.add_edge(link.old_id, link.target)
+            added += 1
+        person = nx.node_connected_component(graph, str(erasure.who_id))
+        found |= dict.fromkeys(person, (erasure.requested_at, min(person)))
+    return dict(sorted(found.items()))

@@ -12,27 +12,28 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
 from functools import partial
-from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
 from lake_assets.engagement.batch import BatchMessages, DeadLetterCommit, Stream
-from lake_assets.engagement.checkpoint import Batch
-from lake_assets.engagement.delta_log import batch_statement, open_table
-from lake_assets.engagement.erasure import ErasureRegistry, HashedId, erased_by_org, matchers_by_org, mentions
+from lake_assets.engagement.checkpoint import ERASURES_SPREAD, Batch
+from lake_assets.engagement.delta_log import batch_statement
+from lake_assets.engagement.erasure import ErasureRegistry, erased_by_org, matchers_by_org, mentions
 from lake_assets.engagement.grouped import RECORD_IDS, limits_by_org
-from lake_assets.engagement.known_requests import RECORD_TIME, orgs_of, requests_of, upgrade
-from lake_assets.engagement.messages import retention_format
+from lake_assets.engagement.known_requests import RECORD_TIME, orgs_of, requests_of, upgrade, with_ids
+from lake_assets.engagement.messages import TIMES, retention_format
 from lake_assets.engagement.notifications import DATA_COMMIT, NotificationCommit
 from lake_assets.engagement.pruning import DateSpan, merge_scope
-from lake_assets.engagement.requests import PERSON
+from lake_assets.engagement.requests import PERSON, SENT_AT
 from lake_assets.engagement.tables import (
     DEAD_LETTER,
     ENGAGEMENT,
+    ERASED,
     ERASURE,
     MUTATION_REQUEST,
     ORG,
+    SENT_WHO_ID,
     LakeTables,
     linking_requests,
 )
@@ -55,7 +56,18 @@ _LINKS = pa.schema(
         ("column", pa.string()),
     ]
 )
-"""Columns of a mutation request that connect the ids of a person. The time of execution does not matter here."""
+"""Columns of a mutation request that connect the ids of a person."""
+
+_REQUESTS = pa.schema(
+    [
+        ("org_id", pa.string()),
+        ("request_id", pa.string()),
+        ("op", pa.string()),
+        ("ttl_days", pa.int32()),
+        ("who_id", pa.string()),
+        ("requested_at", pa.timestamp("us", "UTC")),
+    ]
+)
 
 
 @dataclass(frozen=True)
@@ -95,69 +107,75 @@ class RetentionLimits:
         return erased_by_org(self.erased_ids(batch))
 
     def _compute(self, batch: Batch) -> DataFrame:
+        from pyspark.sql import functions as F
+
         from lake_assets.connections.row_checkpoint import checkpoint_rows
 
-        spark = self.messages.spark
-        requests = self.messages.valid(batch)
-        known = requests_of(self.messages.tables, spark, batch, orgs_of(requests))
+        tables, spark = self.messages.tables, self.messages.spark
+        registry = ErasureRegistry(tables, spark)
+        late = registry.late(batch.reads)
+        requests = self.messages.valid(batch).select(_REQUESTS.names)
+        known = requests_of(tables, spark, batch, {*orgs_of(requests), *(org for org, *_ in late)})
         links = linking_requests(known).select(_LINKS.names)
+        if batch.rules < ERASURES_SPREAD:
+            links = links.withColumn("executed_at", F.lit(TIMES[0]).cast("timestamp"))
         limits = checkpoint_rows(limits_by_org(requests, links))
-        orgs = self._orgs_that_erase_again(batch, limits)
-        earlier_links = self._links_of_earlier_erasures(batch, links, orgs) if orgs else []
-        if not earlier_links:
+        orgs = {org for org, *_ in late}.union(self._orgs_that_erase_again(registry, batch, limits))
+        if not orgs:
             return limits
-        earlier = spark.createDataFrame(pa.Table.from_pylist(earlier_links, schema=_LINKS))
-        all_links = links.select(earlier.columns).unionByName(earlier)
-        return checkpoint_rows(limits_by_org(requests, all_links))
+        hashed = registry.links(batch.reads, orgs)
+        names = self._names(registry, batch, links, {(org, each) for org, *ids, _ in hashed for each in ids})
+        earlier = [
+            {
+                "org_id": org,
+                "request_id": f"{ERASED} {place}",
+                "op": "merge",
+                "old_id": names[org, old],
+                "new_id": names[org, new],
+                "executed_at": at,
+                "column": PERSON,
+            }
+            for place, (org, old, new, at) in enumerate(hashed)
+        ]
+        again = [
+            {"org_id": org, "request_id": ERASED, "op": "gdpr", "who_id": names[org, each], "requested_at": until}
+            for org, each, until in late
+        ]
+        if again:  # Spark refuses an empty table
+            requests = requests.unionByName(spark.createDataFrame(pa.Table.from_pylist(again, schema=_REQUESTS)))
+        links = links.unionByName(spark.createDataFrame(pa.Table.from_pylist(earlier, schema=_LINKS)))
+        return checkpoint_rows(limits_by_org(requests, links))
 
-    def _orgs_that_erase_again(self, batch: Batch, limits: DataFrame) -> list[str]:
-        """Return the orgs that erase a person again. The requests that linked the person's ids were deleted before."""
-        registry_table = open_table(self.messages.tables.location(ERASURE), batch.reads[ERASURE])
-        if not registry_table.file_uris():
-            return []
-        named = limits.where("who_id is not null").select("org_id", "who_id").distinct()
-        return sorted({org for org, _ in self._by_person(batch, named)})
+    def _orgs_that_erase_again(self, registry: ErasureRegistry, batch: Batch, limits: DataFrame) -> set[str]:
+        """Return the orgs that erase a person again. Earlier requests that linked the person's ids are hashed."""
+        erased = registry.erased_hashes(batch.reads[ERASURE])
+        if not erased:
+            return set()
+        named = limits.where("who_id is not null").select("org_id", "who_id").distinct().toArrow().to_pylist()
+        named = [(row["org_id"], row["who_id"]) for row in named]
+        return {org for org, who_id in named if (org, registry.hash(org, who_id)) in erased}
 
-    def _links_of_earlier_erasures(self, batch: Batch, links: DataFrame, orgs: Collection[str]) -> list[dict[str, str]]:
-        """Return merges of the ids that were erased as one person's; empty if nobody has two ids.
+    def _names(
+        self, registry: ErasureRegistry, batch: Batch, links: DataFrame, hashed: Collection[tuple[str, str]]
+    ) -> Mapping[tuple[str, str], str]:
+        """Return hashed ids, with their orgs → the id, if a row, request or message has it, or a name with the hash.
 
-        The registry knows hashes only. So all ids in rows, requests and messages of these orgs are hashed.
+        The registry knows hashes only. So all ids of these orgs are hashed.
         """
         from pyspark.sql import functions as F
 
-        rows = self.messages.tables.read_for(self.messages.spark, batch, ENGAGEMENT)
-        ids = rows.select("org_id", "who_id")
+        tables = self.messages.tables
+        rows = with_ids(tables.read_for(self.messages.spark, batch, ENGAGEMENT), tables.lake)
+        ids = rows.select("org_id", "who_id").union(rows.select("org_id", SENT_WHO_ID))
         ids = ids.union(self.messages.checkpointed(batch).select("org_id", "who_id"))
-        ids = ids.union(links.select("org_id", "old_id"))
-        ids = ids.union(links.select("org_id", "new_id"))
-        named = ids.where("who_id is not null").where(F.col("org_id").isin(list(orgs))).distinct()
-        merges = []
-        for (org, _), same_person in self._by_person(batch, named).items():
-            for old_id, new_id in pairwise(same_person):
-                merges.append(_merge_request(org, old_id, new_id))
-        return merges
-
-    def _by_person(self, batch: Batch, ids: DataFrame) -> Mapping[HashedId, list[str]]:
-        """Group those of some ids that were erased before by person.
-
-        Args:
-            ids: org_id string, who_id string, each once.
-        """
-        registry = ErasureRegistry(self.messages.tables, self.messages.spark)
-        rows = ids.orderBy("org_id", "who_id").toArrow().to_pylist()
-        pairs = [(row["org_id"], row["who_id"]) for row in rows]
-        return registry.by_person(batch.reads[ERASURE], pairs)
-
-
-def _merge_request(org: str, old_id: str, new_id: str) -> dict[str, str]:
-    return {
-        "org_id": org,
-        "request_id": "erased",
-        "op": "merge",
-        "old_id": old_id,
-        "new_id": new_id,
-        "column": PERSON,
-    }
+        ids = ids.union(links.select("org_id", "old_id")).union(links.select("org_id", "new_id"))
+        of_orgs = F.col("org_id").isin(sorted({org for org, _ in hashed}))
+        names = {(org, each): f"{registry.hashed_name}{each}" for org, each in hashed}
+        for row in ids.where("who_id is not null").where(of_orgs).distinct().toArrow().to_pylist():
+            key = row["org_id"], registry.hash(row["org_id"], row["who_id"])
+            if key in names:
+                names[key] = row["who_id"]
+        return names
 
 
 _LETTER_KEY = ("topic", "partition", "offset", "batch_id")
@@ -207,10 +225,11 @@ class ErasureCommit:
 
 @dataclass(frozen=True)
 class RequestRedaction:
-    """Deletes mutation requests that name an erased person, or carry a record of one, up to the time of the erasure.
+    """Hashes the ids of mutation requests that name an erased person, up to the time of the erasure.
 
-    If a request put the record of another person in place, the engagement_id of the record stays, without which
-    ingestion would bring that engagement again.
+    They are in force no more, and still tell which ids are of one person. If such a request put the record of another
+    person in place, the engagement_id of the record stays, without which ingestion would bring that engagement again.
+    A request with a record of an erased person goes.
     """
 
     limits: RetentionLimits
@@ -220,44 +239,56 @@ class RequestRedaction:
     def write(self, batch: Batch, done: Mapping[str, int | None], app_id: str) -> None:
         from pyspark.sql import functions as F
 
-        from lake_assets.connections.row_checkpoint import checkpoint_rows
-
         if not self.limits.erased_people(batch):
             return
-        redactions = checkpoint_rows(self._redactions(batch))
-        if redactions.isEmpty():
+        tables, spark = self.limits.messages.tables, self.limits.messages.spark
+        registry = ErasureRegistry(tables, spark)
+        found = self._redactions(batch).toArrow().to_pylist()
+        if not found:
             return
-        identifier = self.limits.messages.tables.identifier(self.table)
+        rows = []
+        for row in found:
+            ids = registry.hash_request(row).values() if row["ids_are_erased"] else (None, None)
+            rows.append((row["org_id"], row["request_id"], *ids, row["kept_record"]))
+        redactions = spark.createDataFrame(
+            rows, "of_org string, of_request string, of_old_id string, of_new_id string, kept_record string"
+        )
+        of_orgs = F.col("org_id").isin(sorted({row["org_id"] for row in found}))
         same_request = F.expr("org_id = of_org AND request_id = of_request")
-        of_orgs = F.col("org_id").isin(orgs_of(redactions.select(F.col("of_org").alias("org_id"))))
-        is_in_place = F.expr("status <> 'dead' AND kept_record IS NOT NULL")
-        redacted = dict.fromkeys(("old_id", "new_id", RECORD_IDS[1], RECORD_TIME), F.lit(None))
-        merge = redactions.mergeInto(identifier, of_orgs & same_request)
-        merge = merge.whenMatched(is_in_place).update(redacted)
+        redacted = {
+            **dict.fromkeys((RECORD_IDS[1], RECORD_TIME), F.lit(None)),
+            **{name: F.col(f"of_{name}") for name in ("old_id", "new_id")},
+            RECORD_IDS[0]: F.col("kept_record"),
+            "records": F.col("kept_record").isNotNull().cast("int"),
+            "status": F.lit(ERASED),
+        }
+        merge = redactions.mergeInto(tables.identifier(self.table), of_orgs & same_request)
+        merge = merge.whenMatched(F.col("of_old_id").isNotNull()).update(redacted)
         merge = merge.whenMatched().delete()
-        with batch_statement(self.limits.messages.spark, app_id, batch.batch_id):
+        with batch_statement(spark, app_id, batch.batch_id):
             merge.merge()
 
     def _redactions(self, batch: Batch) -> DataFrame:
-        """Return the requests to redact.
+        """Return the requests to redact, each once.
 
         Returns:
-            of_org string, of_request string, kept_record string: the engagement_id of another person's record; null if
-            nothing stays.
+            `_REQUEST_IDS`, ids_are_erased boolean, kept_record string: the engagement_id of another person's record;
+            null if nothing of it stays.
         """
         from pyspark.sql import functions as F
 
         messages, erased = self.limits.messages, F.broadcast(self.limits.erased_by_org(batch))
         known = requests_of(messages.tables, messages.spark, batch, orgs_of(self.limits.erased_ids(batch)))
-        joined = known.join(erased, F.expr("org_id = of_org"))
+        joined = known.where(f"status <> '{ERASED}'").join(erased, F.expr("org_id = of_org"))
         record_engagement_id, record_who_id = RECORD_IDS
-        record_is_erased = _is_erased(record_who_id, RECORD_TIME)
-        is_of_person = F.col("column") == PERSON
-        ids_are_erased = _is_erased("old_id", "executed_at") | _is_erased("new_id", "executed_at")
-        names_erased = (is_of_person & ids_are_erased) | record_is_erased
-        kept_record = F.when(~record_is_erased, F.col(record_engagement_id))
-        columns = ("of_org", F.col("request_id").alias("of_request"), kept_record.alias("kept_record"))
-        return joined.where(names_erased).select(*columns).distinct()
+        record_is_erased = _is_erased(record_who_id, F.least(RECORD_TIME, "executed_at"))
+        executed_at = F.col("executed_at")
+        ids_are_erased = _is_erased("old_id", executed_at) | _is_erased("new_id", executed_at)
+        ids_are_erased = (F.col("column") == PERSON) & ids_are_erased
+        kept_record = F.when(~record_is_erased & (F.col("status") != "dead"), F.col(record_engagement_id))
+        columns = (ids_are_erased.alias("ids_are_erased"), kept_record.alias("kept_record"))
+        found = joined.where(ids_are_erased | record_is_erased).select(*_REQUEST_IDS, *columns)
+        return found.dropDuplicates(["org_id", "request_id"])
 
 
 @dataclass(frozen=True)
@@ -300,12 +331,15 @@ def redact_letters(letters: DataFrame, batch: Batch, limits: RetentionLimits) ->
     return letters.withColumn("message", F.when(~mentions_erased, F.col("message")))
 
 
-def _is_erased(who_column: str, time_column: str) -> Column:
+_REQUEST_IDS = ("org_id", "request_id", "column", "old_id", "new_id")
+
+
+def _is_erased(who_column: str, time: Column) -> Column:
     """Return whether a column names an erased person, and a time is not after the erasure; false for null."""
     from pyspark.sql import functions as F
 
     until = F.try_element_at("erased", F.col(who_column))
-    return F.coalesce(F.col(time_column) <= until, F.lit(False))
+    return F.coalesce(time <= until, F.lit(False))
 
 
 def _mentions_erased(column: str, limits: RetentionLimits, batch: Batch) -> Column:
@@ -313,7 +347,9 @@ def _mentions_erased(column: str, limits: RetentionLimits, batch: Batch) -> Colu
     from pyspark.sql import functions as F
 
     people = limits.erased_people(batch)
-    wanted = matchers_by_org((person["org_id"], person["who_id"]) for person in people)
+    hashed_name = ErasureRegistry(limits.messages.tables, limits.messages.spark).hashed_name
+    named = [(person["org_id"], person["who_id"]) for person in people]
+    wanted = matchers_by_org((org, who_id) for org, who_id in named if not who_id.startswith(hashed_name))
 
     def mentions_erased(message: str | None) -> bool:
         return mentions(message, wanted)
@@ -338,7 +374,14 @@ def retention(tables: LakeTables, spark: SparkSession, servers: str) -> Stream:
         DeadLetterCommit(messages, partial(redact_letters, limits=limits)),
         NotificationCommit(tables, spark, tables.lake.app_name("retention")),
     )
-    return Stream("retention", tables, topic.state, commits, reads=(ORG,), upgrade=partial(upgrade, tables, spark))
+    has_work = partial(_has_work, ErasureRegistry(tables, spark))
+    return Stream("retention", tables, topic.state, commits, (ORG,), has_work, partial(upgrade, tables, spark))
+
+
+def _has_work(registry: ErasureRegistry, since: Mapping[str, int]) -> bool:
+    """Return whether requests that came since the last batch have connected further ids with an erased person."""
+    reads = {name: registry.tables.version(name) for name in (ERASURE, MUTATION_REQUEST)}
+    return reads[MUTATION_REQUEST] != since.get(MUTATION_REQUEST) and bool(registry.late(reads))
 
 
 @dataclass(frozen=True)
@@ -354,13 +397,14 @@ class DeletionCommit:
 
         tables, spark = self.limits.messages.tables, self.limits.messages.spark
         limits = _by_org(self.limits.of(batch))
-        last_days = limits.select("of_org", F.to_date("until").alias("last_day")).orderBy("of_org").collect()
+        last_days = limits.select("of_org", "last_day").orderBy("of_org").collect()
         if not last_days:
             return
         scope = merge_scope(DateSpan((row["of_org"],), last=row["last_day"]) for row in last_days)
         same_org = F.expr("org_id = of_org")
         is_too_old = F.expr("engaged_at < cut_off")
-        is_erased = F.expr("engaged_at <= try_element_at(erased, who_id)")
+        who = "who_id" if batch.rules < ERASURES_SPREAD else f"coalesce({SENT_WHO_ID}, who_id)"
+        is_erased = F.expr(f"least(engaged_at, {SENT_AT}) <= try_element_at(erased, {who})")
         condition = scope.condition & same_org & (is_too_old | is_erased)
         merge = limits.mergeInto(tables.identifier(ENGAGEMENT), condition)
         with batch_statement(spark, app_id, batch.batch_id):
@@ -375,7 +419,8 @@ def _by_org(limits: DataFrame) -> DataFrame:
 
     Returns:
         of_org string; cut_off timestamp, exclusive, null if the org has none; erased map of id → time until which its
-        engagements are erased, inclusive; until timestamp, the latest of all these times.
+        engagements are erased, inclusive; last_day date, the last one of rows that go, null if rows of erased ids do:
+        these may be sent before they happen.
     """
     from pyspark.sql import functions as F
 
@@ -384,5 +429,5 @@ def _by_org(limits: DataFrame) -> DataFrame:
     return limits.groupBy(F.col("org_id").alias("of_org")).agg(
         F.max(F.when(~is_erasure, F.col("until"))).alias("cut_off"),
         F.map_from_entries(F.collect_list(erased_entry)).alias("erased"),
-        F.max("until").alias("until"),
+        F.when(F.count("who_id") == 0, F.to_date(F.max("until"))).alias("last_day"),
     )

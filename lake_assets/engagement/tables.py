@@ -135,15 +135,16 @@ MUTATION_REQUEST_COLUMNS: Mapping[str, str] = {
 """A row for each request, from when it is received.
 
 - status: `applied`, or `parked` while it has met no row. When one comes, a copy of the request is appended with `met`.
-  Lakes of earlier versions also have `dead`: these are in force no more.
+  Lakes of earlier versions also have `dead`: these are in force no more. `erased`: it names an erased person, and was
+  executed before the erasure; old_id and new_id are keyed hashes, which tell later whose ids it has connected.
 - attempts: 1; in rows of earlier versions the number of batches that had tried the request.
 - engagement_date: The request acts on rows of this day alone; null: on all.
 - column: The id column that the request names; null in rows of earlier versions: `who_id`.
 - record_*: Of the record that the request carries; null if it carries none.
 - records: 1 if it carries a record, else 0. The log has its maximum for each file, so readers of records skip others.
 
-If a request names an erased person but put the record of another person in place, the row stays with
-record_engagement_id, and with null in the other columns of ids.
+An erased request that put the record of another person in place keeps record_engagement_id alone of the record. In
+lakes of earlier versions its old_id and new_id are null.
 """
 
 IS_ONE_TABLE = "records"
@@ -474,7 +475,7 @@ class LakeTables:
         )
 
 
-IN_FORCE = "status <> 'dead' and old_id is not null"
+IN_FORCE = f"status not in ('dead', '{ERASED}') and old_id is not null"
 """Whether a request is in force, and no erasure has redacted it."""
 
 
@@ -484,4 +485,4 @@ def linking_requests(log: DataFrame) -> DataFrame:
     Args:
         log: As `requests_of` returns it.
     """
-    return log.where(f"old_id is not null and `column` = '{PERSON}'")
+    return log.where(f"old_id is not null and status <> '{ERASED}' and `column` = '{PERSON}'")

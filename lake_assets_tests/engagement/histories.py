@@ -25,8 +25,8 @@ STEP = timedelta(hours=7)
 LAST = 40
 IDS = ("a", "b", "c", "d")
 KINDS = ("sent", "opened", "replied")
-FEATURES = ("corrections", "repeats", "ttl")
-"""What a history has beside emails, conversions and copies. Not yet right in any order: deletes, records, gdpr."""
+FEATURES = ("corrections", "repeats", "ttl", "gdpr")
+"""What a history has beside emails, conversions and copies. Not yet right in any order: deletes, records."""
 
 Row = tuple[str, str, str, datetime]
 """engagement_id, who_id, kind, engaged_at"""
@@ -200,7 +200,8 @@ def play(mail: Traffic, histories: Mapping[str, Sequence[Sent]], chance: Random,
     for number in range(rounds):
         for name in chance.sample(STREAMS, len(STREAMS)):
             run_batch(mail.stream(name), Alone(), until={0: ends[name][number]})
-    run_batch(mail.stream("mutation"), Alone())
+    for name in STREAMS[1:]:  # what came late concerns what came before
+        run_batch(mail.stream(name), Alone())
     return received
 
 

@@ -66,8 +66,18 @@ def test_who_was_erased_is_in_no_file_any_more_and_what_comes_late_is_dropped_an
     mail.ask("acme", "merge", "lead 2", "contact 2")
     assert mail.run("mutation").dropped == 1  # it looks at the rows that came, and needs no feed that is gone
     assert_forgotten(mail)
+    assert_connected_later(mail)
     assert_erased_again(mail)
     assert_hashed(mail)
+
+
+def assert_connected_later(mail: Traffic) -> None:
+    """The requests that came last connect two ids more with the person, whose rows were there before."""
+    assert "contact 2" in {row["who_id"] for row in mail.rows(ENGAGEMENT) if row["org_id"] == "acme"}
+    mail.run("retention")
+    maintain(mail.tables, mail.spark, Alone(), retain_hours=72)
+    assert certified(mail, "lead 2").nowhere
+    assert certified(mail, "contact 2").nowhere
 
 
 def assert_erased_again(mail: Traffic) -> None:
@@ -121,7 +131,8 @@ def assert_hashed(mail: Traffic) -> None:
     """The registry has one hash for each id, and is of no use without the key."""
     rows = mail.rows(ERASURE)
     registry = ErasureRegistry(mail.tables, mail.spark)
-    assert {row["id_hash"] for row in rows} == {registry.hash("acme", who) for who in ("lead 0", "contact 0")}
+    ids = ("lead 0", "contact 0", "lead 2", "contact 2")
+    assert {row["id_hash"] for row in rows} == {registry.hash("acme", who) for who in ids}
     assert ERASED in {row["reason"] for row in mail.rows(DEAD_LETTER)}
     version = mail.tables.version(ERASURE)
     with pytest.raises(ConfigurationError, match="another key"):

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lake_assets.engagement.requests import MutationRequest, RetentionRequest, cut_off, erased_ids, least_id_of_person
+from lake_assets.engagement.requests import MutationRequest, RetentionRequest, cut_off, erased_ids
 from lake_assets.errors import UsageError
 from lake_assets_tests.engagement.requests.test_identity import IDS, START, chain, histories
 
@@ -38,9 +38,11 @@ def test_a_person_is_erased_under_all_ids_up_to_the_last_request(
 ) -> None:
     until: dict[str, datetime] = {}
     for who_id, minute in asked:
-        for identity in closure(who_id, applied):
-            until[identity] = max(until.get(identity, START), START + timedelta(minutes=minute))
-    assert erased_ids([gdpr(who_id, minute) for who_id, minute in asked], applied) == until
+        at = START + timedelta(minutes=minute)
+        for identity in closure(who_id, [each for each in applied if each.executed_at <= at]):
+            until[identity] = max(until.get(identity, START), at)
+    found = erased_ids([gdpr(who_id, minute) for who_id, minute in asked], applied)
+    assert {identity: at for identity, (at, _) in found.items()} == until
 
 
 @settings(max_examples=150, deadline=None)
@@ -54,8 +56,9 @@ def test_order_does_not_matter_and_ids_are_sorted(
 
 
 def test_ids_are_followed_both_ways_and_a_deletion_connects_nobody() -> None:
-    assert set(erased_ids([gdpr("b")], chain("a>b b>c c>d"))) == {"a", "b", "c", "d"}
-    assert set(erased_ids([gdpr("a")], chain("ax b>c"))) == {"a"}
+    assert set(erased_ids([gdpr("b", 3)], chain("a>b b>c c>d"))) == {"a", "b", "c", "d"}
+    assert set(erased_ids([gdpr("a", 3)], chain("ax b>c"))) == {"a"}
+    assert set(erased_ids([gdpr("b", 1)], chain("a>b b>c c>d"))) == {"a", "b", "c"}
 
 
 def test_of_several_policies_the_one_that_keeps_least_counts_from_its_own_time() -> None:
@@ -82,4 +85,5 @@ def test_requests_that_say_too_little_are_refused(values: tuple[str, int | None,
 
 
 def test_ids_that_requests_connect_are_told_by_the_least_of_them() -> None:
-    assert least_id_of_person(chain("b>a c>b dx")) == {"a": "a", "b": "a", "c": "a", "d": "d"}
+    found = erased_ids([gdpr("c", 3), gdpr("d", 3)], chain("b>a c>b dx"))
+    assert {identity: least for identity, (_, least) in found.items()} == {"a": "a", "b": "a", "c": "a", "d": "d"}

@@ -69,8 +69,9 @@ def assert_erased_again(mail: Traffic) -> None:
     assert letters(mail) == {(None, None), ("globex", "a/b")}
     assert reasons(mail, mail.lake.topic("retention")) == ["bad date requested_at", ERASED, "not JSON"]
     [request] = mail.rows(MUTATION_REQUEST)
-    left = ("old_id", "record_engagement_id", "record_who_id", "record_engaged_at")
-    assert [request[name] for name in left] == [None, f"e{IN_PLACE}", None, None]
+    left = ("status", "new_id", "record_engagement_id", "record_who_id", "record_engaged_at")
+    assert [request[name] for name in left] == [ERASED, None, f"e{IN_PLACE}", None, None]
+    assert request["old_id"] not in (None, "müller")
 
 
 def letters(mail: Traffic) -> set[tuple[str | None, str | None]]:

@@ -9,7 +9,7 @@ import pytest
 
 from lake_assets.engagement.batch import run_batch
 from lake_assets.engagement.monitoring import Reconciliation, reconcile
-from lake_assets.engagement.tables import ENGAGEMENT, MUTATION_REQUEST, NOTIFICATION
+from lake_assets.engagement.tables import ENGAGEMENT, ERASED, MUTATION_REQUEST, NOTIFICATION
 from lake_assets.errors import UsageError
 from lake_assets_tests.engagement.scenario import START, Alone, Traffic, email
 
@@ -48,7 +48,10 @@ def test_what_is_too_old_and_who_is_to_be_erased_goes_in_one_commit(
         ("acme", 3, commit.version),
         ("globex", 3, commit.version),
     }
-    assert [row["request_id"] for row in mail.rows(MUTATION_REQUEST)] == ["r0"]  # the other has a record of by then
+    left = {row["request_id"]: (row["status"], row["old_id"]) for row in mail.rows(MUTATION_REQUEST)}
+    assert left.keys() == {"r0", "r2"}  # the other has a record of by then
+    assert (left["r0"], left["r2"][0]) == (("applied", "lead 0"), ERASED)
+    assert "late lead" not in left["r2"]
     assert run_batch(mail.stream("retention"), Alone()) is None
     assert_the_lead_stays_away(mail)
     done = {"ttl": 1, "gdpr": 2, "dead letters": 1}
@@ -61,3 +64,17 @@ def assert_the_lead_stays_away(mail: Traffic) -> None:
     mail.send([47], who_id="late lead", engaged_at=(START + timedelta(days=3)).isoformat())
     mail.run()
     assert [row["engagement_id"] for row in mail.rows(ENGAGEMENT) if row["who_id"] == "late lead"] == ["e47"]
+    assert_who_is_connected_later_goes(mail)
+
+
+def assert_who_is_connected_later_goes(mail: Traffic) -> None:
+    """A request from before the erasure comes after it, and names an id that is known by its hash alone."""
+    mail.ask("initech", "convert", "lead 2", "late lead")
+    assert mail.run("mutation").dropped == 1
+    assert {"e2", "e23"} <= mail.whose().keys()
+    before = mail.whose()
+    mail.run("retention")
+    assert before.keys() - mail.whose().keys() == {"e2", "e23"}
+    assert run_batch(mail.stream("retention"), Alone()) is None
+    mail.send([65], who_id="lead 2")
+    assert mail.run().dropped == 1
