@@ -33,9 +33,7 @@ LakeError
 │   ├── ZoneMismatch
 │   └── DiskFull
 └── ServingError            serving refuses an operation; its `status` is that of the endpoint's answer
-    ├── ReplaceRefused      the lineage does not allow it
-    │   └── EntryEnded      there is no such entry, or it was reverted
-    ├── PinotRefused        a call that the controller of a Pinot cluster did not carry out
+    ├── EntryEnded          there is no such entry, or it was reverted
     └── SegmentDamaged      a segment whose file is gone, or is not what was pushed
 """
 
@@ -756,23 +754,27 @@ class ServingError(LakeError):
         self.status = status or self.status
 
 
+REFUSED = 500
+"""As a controller of Pinot answers what its lineage does not allow."""
+
 MAX_ANSWER_CHARACTERS = 500
 """Of another service's answer, in a message."""
 
 
-class ReplaceRefused(ServingError):
-    """The lineage does not allow the operation."""
-
-    status = 500  # as Pinot's controller answers
-
-
-class EntryEnded(ReplaceRefused):
+class EntryEnded(ServingError):
     """The lineage has no such entry, or it was reverted."""
 
+    status = REFUSED
 
-def target_taken(table: str, segments: Iterable[str], why: str) -> ReplaceRefused:
+
+def replace_refused(problem: str, *, remedy: str) -> ServingError:
+    """Return the error of an operation that the lineage does not allow."""
+    return ServingError(problem, remedy=remedy, status=REFUSED)
+
+
+def target_taken(table: str, segments: Iterable[str], why: str) -> ServingError:
     """Return the error of a target whose name is in use. why: a clause."""
-    return ReplaceRefused(
+    return ServingError(
         f"{named(segments)} of {table} cannot be pushed: {why}.",
         remedy="Each name can be used once: choose another.",
         status=409,
@@ -789,16 +791,14 @@ def quota_exceeded(table: str, *, stored: int, new: int, quota: int) -> ServingE
     )
 
 
-class PinotRefused(ServingError):
+def pinot_refused(call: str, answer: str) -> ServingError:
     """The controller of a Pinot cluster refused a call, or did not answer. A push that this stopped was reverted."""
-
-    def __init__(self, call: str, answer: str) -> None:
-        words = " ".join(answer.split())
-        super().__init__(
-            f"Pinot did not carry out {call}: {words[:MAX_ANSWER_CHARACTERS]}.",
-            remedy="See the controller's log. If an earlier push has died, push with --force; "
-            "otherwise correct what the answer says, or LAKE_PINOT_CONTROLLER.",
-        )
+    words = " ".join(answer.split())
+    return ServingError(
+        f"Pinot did not carry out {call}: {words[:MAX_ANSWER_CHARACTERS]}.",
+        remedy="See the controller's log. If an earlier push has died, push with --force; "
+        "otherwise correct what the answer says, or LAKE_PINOT_CONTROLLER.",
+    )
 
 
 def lineage_damaged(path: str, what: str) -> ServingError:

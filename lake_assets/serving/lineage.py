@@ -19,7 +19,7 @@ from enum import StrEnum
 from itertools import islice
 
 from lake_assets.base.hours import from_milliseconds, milliseconds
-from lake_assets.errors import EntryEnded, ReplaceRefused, UsageError, named, target_taken
+from lake_assets.errors import EntryEnded, ServingError, UsageError, named, replace_refused, target_taken
 
 
 class State(StrEnum):
@@ -193,7 +193,7 @@ def start_replace(
         snapshots: How many snapshots to keep.
 
     Raises:
-        ReplaceRefused: There is neither a source nor a target; another live entry replaces a source; readers do not see
+        ServingError: There is neither a source nor a target; another live entry replaces a source; readers do not see
             a source; readers see a target, or another live entry names it.
         UsageError: `snapshots` is too small.
     """
@@ -202,7 +202,7 @@ def start_replace(
     sources = tuple(dict.fromkeys(segments_from))
     targets = tuple(dict.fromkeys(segments_to))
     if not sources and not targets:
-        raise ReplaceRefused(
+        raise replace_refused(
             f"A replacement in {lineage.table} names neither a source nor a target.",
             remedy="Name a source or a target.",
         )
@@ -241,7 +241,7 @@ def end_replace(lineage: SegmentLineage, entry_id: str, *, ready: Collection[str
 
     Raises:
         EntryEnded: There is no such entry, or it was reverted.
-        ReplaceRefused: A source or a target is not ready.
+        ServingError: A source or a target is not ready.
     """
     entry = lineage.live_entry(entry_id)
     if entry.state is State.COMPLETED:
@@ -251,7 +251,7 @@ def end_replace(lineage: SegmentLineage, entry_id: str, *, ready: Collection[str
         raise _source_gone(lineage.table, entry_id, sources_gone)
     targets_missing = missing(entry.segments_to, ready)
     if targets_missing:
-        raise ReplaceRefused(
+        raise replace_refused(
             f"Entry {entry_id} of {lineage.table} adds {named(targets_missing)}, which was not uploaded or is not"
             " readable.",
             remedy="Upload all of its targets, then end it; or revert it with --force.",
@@ -273,12 +273,12 @@ def revert_replace(
 
     Raises:
         EntryEnded: There is no such entry, or it was reverted before.
-        ReplaceRefused: It is in progress, and `force` is not set; a source does not exist any more; or another live
+        ServingError: It is in progress, and `force` is not set; a source does not exist any more; or another live
             entry replaces a target.
     """
     entry = lineage.live_entry(entry_id)
     if entry.state is State.IN_PROGRESS and not force:
-        raise ReplaceRefused(
+        raise replace_refused(
             f"Entry {entry_id} of {lineage.table} is in progress: its push may still run.",
             remedy="Wait for its push. If that has died, revert the entry with --force.",
         )
@@ -288,7 +288,7 @@ def revert_replace(
     for other in lineage.live_entries():
         replaced = set(entry.segments_to).intersection(other.segments_from)
         if replaced:
-            raise ReplaceRefused(
+            raise replace_refused(
                 f"Entry {entry_id} of {lineage.table} added {named(replaced)}, which entry {other.id} replaces.",
                 remedy=f"Revert {other.id} first, or revert this one with --later.",
             )
@@ -308,7 +308,7 @@ def roll_back(
         force: Whether to revert also entries in progress.
 
     Raises:
-        ReplaceRefused: What `revert_replace` raises. All of the entries are reverted, or none.
+        ServingError: What `revert_replace` raises. All of the entries are reverted, or none.
     """
     targets = set(lineage.entry(entry_id).segments_to)
     later_entries = [entry for entry in lineage.live_entries() if targets.intersection(entry.segments_from)]
@@ -321,8 +321,8 @@ def roll_back(
     return Change(reverted.lineage, reverted.deletions | deletions)
 
 
-def _source_gone(table: str, entry_id: str, segments: Iterable[str]) -> ReplaceRefused:
-    return ReplaceRefused(
+def _source_gone(table: str, entry_id: str, segments: Iterable[str]) -> ServingError:
+    return replace_refused(
         f"Entry {entry_id} of {table} replaces {named(segments)}, which no longer exists.",
         remedy="A deleted snapshot cannot be restored. An entry in progress can be reverted with --force.",
     )
@@ -350,14 +350,14 @@ def _check_sources(
     for entry in others:
         taken = set(sources).intersection(entry.segments_from)
         if taken:
-            raise ReplaceRefused(
+            raise replace_refused(
                 f"Entry {entry.id} of {table}, {entry.state}, already replaces {named(taken)}.",
                 remedy="Wait for its push. If that has died, push with --force, or run "
                 f"`lake serving revert {table} {entry.id} --force` first.",
             )
     not_routed = missing(sources, routed)
     if not_routed:
-        raise ReplaceRefused(
+        raise replace_refused(
             f"Readers of {table} do not see {named(not_routed)}, so it cannot be replaced.",
             remedy=f"Replace only segments that readers see: `lake serving list {table}`.",
         )
@@ -463,13 +463,13 @@ def delete_segments(lineage: SegmentLineage, segments: Iterable[str], *, routed:
     """Delete segments that nothing needs.
 
     Raises:
-        ReplaceRefused: A segment is routed, or a live entry names it.
+        ServingError: A segment is routed, or a live entry names it.
     """
     wanted = frozenset(segments)
     held = {f"entry {entry.id} names them": wanted.intersection(entry.segments) for entry in lineage.live_entries()}
     for why, names in {**held, "readers see them": wanted.intersection(routed)}.items():
         if names:
-            raise ReplaceRefused(
+            raise replace_refused(
                 f"{named(names)} of {lineage.table} cannot be deleted: {why}.",
                 remedy="Revert the entry, or wait for `lake serving clean-up` to delete them.",
             )

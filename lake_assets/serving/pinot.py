@@ -1,7 +1,7 @@
 """Pushes by a controller: that of an Apache Pinot cluster, or `lake serving serve`, which answers the same calls.
 
 A client of the controller's REST calls: list, lineage, start, upload, end, revert. The lineage is the controller's, and
-what it refuses is raised as `PinotRefused`. Segments are archives that Pinot's own tools have built, or Parquet files
+what it refuses is raised as `ServingError`. Segments are archives that Pinot's own tools have built, or Parquet files
 for `lake serving serve`.
 
 Source: Pinot 1.x, `PinotSegmentRestletResource.getSegments`, `PinotSegmentUploadDownloadRestletResource`
@@ -24,7 +24,7 @@ import httpx
 
 from lake_assets.base.failpoints import reach
 from lake_assets.base.hours import from_milliseconds
-from lake_assets.errors import PinotRefused, UsageError
+from lake_assets.errors import ServingError, UsageError, pinot_refused
 from lake_assets.serving.lineage import LineageEntry, SegmentLineage, State
 from lake_assets.serving.registry import TableState, checked_segment, checked_table
 from lake_assets.serving.store import EntryStatus, entries_status, new_push_id, segment_name
@@ -71,7 +71,7 @@ class PinotController:
         """Return the segments of a table that queries read, by name.
 
         Raises:
-            PinotRefused: There is no such table.
+            ServingError: There is no such table.
         """
         return self._segments(table, routed=True)
 
@@ -86,7 +86,7 @@ class PinotController:
         """Return the entries of a table, the newest first.
 
         Raises:
-            PinotRefused: The table has no lineage.
+            ServingError: The table has no lineage.
         """
         answer = self._call("GET", f"/segments/{checked_table(table)}/lineage", {"type": OFFLINE})
         try:
@@ -116,7 +116,7 @@ class PinotController:
 
         Raises:
             UsageError: A file is not a segment.
-            PinotRefused: The controller refused a call, or did not answer.
+            ServingError: The controller refused a call, or did not answer.
         """
         files = _by_name(table, archives)
         replaced = self.segments(table)
@@ -142,7 +142,7 @@ class PinotController:
             force: Whether to revert also an entry in progress.
 
         Raises:
-            PinotRefused: The controller refused the call, or did not answer.
+            ServingError: The controller refused the call, or did not answer.
         """
         self._replace(table, "revert", {"segmentLineageEntryId": entry_id, "forceRevert": force})
 
@@ -185,21 +185,21 @@ class PinotController:
         """Revert the push. If that fails, the error gets a note; a forced push repeats it."""
         try:
             self.revert(table, entry_id, force=True)
-        except PinotRefused as second:
+        except ServingError as second:
             error.add_note(f"The push could not be reverted: {second}")
 
     def _call(self, method: str, path: str, parameters: Parameters, **body: Any) -> httpx.Response:
         try:
             answer = self._http.request(method, path, params=parameters, **body)
         except (httpx.HTTPError, httpx.InvalidURL) as error:
-            raise PinotRefused(f"{method} {path}", f"no answer: {error!r}") from error
+            raise pinot_refused(f"{method} {path}", f"no answer: {error!r}") from error
         if answer.status_code != HTTPStatus.OK:
-            raise PinotRefused(f"{method} {path}", f"{answer.status_code}, {answer.text}")
+            raise pinot_refused(f"{method} {path}", f"{answer.status_code}, {answer.text}")
         return answer
 
-    def _not_pinot(self, answer: httpx.Response) -> PinotRefused:
+    def _not_pinot(self, answer: httpx.Response) -> ServingError:
         call = f"{answer.request.method} {answer.request.url.path}"
-        return PinotRefused(call, f"unexpected answer: {answer.text}")
+        return pinot_refused(call, f"unexpected answer: {answer.text}")
 
 
 @contextmanager

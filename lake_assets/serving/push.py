@@ -25,11 +25,11 @@ from lake_assets.connections.storage import sha256_of
 from lake_assets.errors import (
     EntryEnded,
     LakeError,
-    ReplaceRefused,
     ServiceError,
     ServingError,
     UsageError,
     quota_exceeded,
+    replace_refused,
     target_taken,
 )
 from lake_assets.serving.lineage import (
@@ -577,7 +577,7 @@ class Writer(Store):
 
         Raises:
             UsageError: The file is not Parquet.
-            ReplaceRefused: No entry in progress names the segment, or it is stored already.
+            ServingError: No entry in progress names the segment, or it is stored already.
             ServingError: It has other columns than readers see, and `new_schema` is not set; or the table would exceed
                 its quota.
         """
@@ -593,7 +593,7 @@ class Writer(Store):
         if segment in state.segments:
             raise target_taken(table, [segment], "a segment with this name is stored")
         if not naming:
-            raise ReplaceRefused(  # it would be routed at once
+            raise replace_refused(  # it would be routed at once
                 f"No replacement in progress of {table} names {segment}, so it cannot be uploaded.",
                 remedy=f"Call startReplaceSegments of {table} first, with it among segmentsTo.",
             )

@@ -346,7 +346,7 @@ class Registry:
 
         Raises:
             EntryEnded: There is no such entry, or it is not in progress any more.
-            ReplaceRefused: Another segment has one of the names.
+            ServingError: Another segment has one of the names.
             ServingError: Other clients kept writing.
         """
         self._zk.ensure_path(f"{self._root}{SEGMENTS}/{table}")

@@ -42,15 +42,7 @@ from lake_assets.base.described import describe
 from lake_assets.base.failpoints import reach
 from lake_assets.connections.storage import COPY_BYTES, PARTIAL, Folder, Storage
 from lake_assets.connections.zookeeper import answer, retry_for
-from lake_assets.errors import (
-    ServiceError,
-    ServingError,
-    UsageError,
-    named,
-    not_served,
-    query_stopped,
-    upload_damaged,
-)
+from lake_assets.errors import ServiceError, ServingError, UsageError, named, not_served, query_stopped, upload_damaged
 from lake_assets.serving.lineage import (
     MIN_SNAPSHOTS,
     Change,
@@ -548,7 +540,7 @@ class Store:
 
         Raises:
             ServingError: Readers would see rows that were read before the erasure.
-            ReplaceRefused: The lineage does not allow it.
+            ServingError: The lineage does not allow it.
         """
         operation = roll_back if later else revert_replace
 
@@ -610,7 +602,7 @@ class Store:
         """Delete segments that nothing needs.
 
         Raises:
-            ReplaceRefused: Readers see a segment, or a live entry names it.
+            ServingError: Readers see a segment, or a live entry names it.
             ServingError: There is no such segment.
         """
         stored = self.files.stored(table)  # listed before the lineage is read: see `check_lineage_exists`

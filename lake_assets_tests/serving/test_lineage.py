@@ -11,7 +11,7 @@ from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from lake_assets.errors import EntryEnded, LakeError, ReplaceRefused, ServingError, UsageError
+from lake_assets.errors import EntryEnded, LakeError, ServingError, UsageError
 from lake_assets.serving.lineage import (
     Change,
     LineageEntry,
@@ -107,27 +107,27 @@ def test_what_is_being_pushed_is_seen_from_its_end_on_and_what_it_replaces_until
 
 def test_starts_that_are_refused(table: Table) -> None:
     first = table.push(["a", "b"])
-    refused(table, ReplaceRefused, lambda: table.start([], []), match="neither a source nor a target")
-    refused(table, ReplaceRefused, lambda: table.start(["x"], ["c"]), match="x")
-    refused(table, ReplaceRefused, lambda: table.start([], ["a"]), match="see them already")
+    refused(table, ServingError, lambda: table.start([], []), match="neither a source nor a target")
+    refused(table, ServingError, lambda: table.start(["x"], ["c"]), match="x")
+    refused(table, ServingError, lambda: table.start([], ["a"]), match="see them already")
     refused(table, UsageError, lambda: table.start([], ["c"], snapshots=1))
     table.start(["a", "b"], ["c"])
-    refused(table, ReplaceRefused, lambda: table.start(["a"], ["d"]), match="IN_PROGRESS")
-    refused(table, ReplaceRefused, lambda: table.start([], ["c"]), match="names them")
+    refused(table, ServingError, lambda: table.start(["a"], ["d"]), match="IN_PROGRESS")
+    refused(table, ServingError, lambda: table.start([], ["c"]), match="names them")
     table.revert(next(e for e in table.lineage.entries if e != first), force=True)
     table.push(["d"])
-    refused(table, ReplaceRefused, lambda: table.start(["a"], ["e"]), match="COMPLETED")
-    refused(table, ReplaceRefused, lambda: table.start([], ["a"]), match="names them")
+    refused(table, ServingError, lambda: table.start(["a"], ["e"]), match="COMPLETED")
+    refused(table, ServingError, lambda: table.start([], ["a"]), match="names them")
 
 
 def test_ends_that_are_refused_and_one_that_comes_twice(table: Table) -> None:
     table.push(["a"])
     refused(table, EntryEnded, lambda: table.end("none"), match="has no entry")
     second = table.start(["a"], ["b"])
-    refused(table, ReplaceRefused, lambda: table.end(second), match="b, which was not uploaded")
+    refused(table, ServingError, lambda: table.end(second), match="b, which was not uploaded")
     table.present.add("b")
     table.present.remove("a")
-    refused(table, ReplaceRefused, lambda: table.end(second), match="a, which no longer exists")
+    refused(table, ServingError, lambda: table.end(second), match="a, which no longer exists")
     table.present.add("a")
     table.end(second)
     before = table.lineage
@@ -142,13 +142,13 @@ def test_reverts_that_are_refused(table: Table) -> None:
     second = table.push(["b"])
     third = table.start(["b"], ["c"], snapshots=3)
     refused(table, EntryEnded, lambda: table.revert("none"), match="has no entry")
-    refused(table, ReplaceRefused, lambda: table.revert(third), match="in progress")
-    refused(table, ReplaceRefused, lambda: table.revert(second), match=third)
+    refused(table, ServingError, lambda: table.revert(third), match="in progress")
+    refused(table, ServingError, lambda: table.revert(second), match=third)
     assert table.revert(third, force=True) == {"c"}
     refused(table, EntryEnded, lambda: table.revert(third, force=True), match="was reverted")
     table.present.remove("a")
-    refused(table, ReplaceRefused, lambda: table.revert(second), match="a, which no longer exists")
-    refused(table, ReplaceRefused, lambda: table.revert(first), match="replaces")
+    refused(table, ServingError, lambda: table.revert(second), match="a, which no longer exists")
+    refused(table, ServingError, lambda: table.revert(first), match="replaces")
 
 
 def test_deletions_that_are_refused(table: Table) -> None:
@@ -160,7 +160,7 @@ def test_deletions_that_are_refused(table: Table) -> None:
     second = table.start(["a"], ["b"])
     table.present.add("stray")
     for name in ("a", "b", "stray"):
-        refused(table, ReplaceRefused, partial(delete, name), match=name)
+        refused(table, ServingError, partial(delete, name), match=name)
     table.revert(second, force=True)
     assert delete("b").deletions == {"b"}
 
@@ -229,7 +229,7 @@ def test_rolling_back_over_several_steps_is_all_or_nothing(table: Table) -> None
         return roll_back(table.lineage, entry_id, present=table.present, now=table.now)
 
     table.present.remove("s1")
-    refused(table, ReplaceRefused, lambda: roll(entries[1]), match="no longer exists")
+    refused(table, ServingError, lambda: roll(entries[1]), match="no longer exists")
     table.present.add("s1")
     assert table.take(roll(entries[1])) == {"s1", "s2", "s3"}
     assert table.routed == {"s0"}
@@ -306,7 +306,7 @@ class Histories(RuleBasedStateMachine):
         self.table.now += MOMENT
         try:
             entry_id = self.table.start(sources, names, force=force, snapshots=snapshots)
-        except ReplaceRefused as refused:
+        except ServingError as refused:
             if force or "already replaces" not in refused.problem:
                 raise
             return
@@ -320,7 +320,7 @@ class Histories(RuleBasedStateMachine):
         self.number += 1
         try:
             entry_id = self.table.push([name], snapshots=snapshots)
-        except ReplaceRefused as refused:
+        except ServingError as refused:
             if "already replaces" not in refused.problem:
                 raise
             return
@@ -346,7 +346,7 @@ class Histories(RuleBasedStateMachine):
         before = self.table.lineage
         try:
             self.table.end(entry_id)
-        except ReplaceRefused as refused:
+        except ServingError as refused:
             if not isinstance(refused, EntryEnded) and "was not uploaded" not in refused.problem:
                 raise
             assert self.table.lineage is before

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
-from lake_assets.errors import EntryEnded, ReplaceRefused, ServingError
+from lake_assets.errors import EntryEnded, ServingError
 from lake_assets.serving import registry as module
 from lake_assets.serving.lineage import Change, LineageEntry, SegmentLineage, State
 from lake_assets.serving.registry import LINEAGE, SEGMENTS, Registry, SegmentInfo, States
@@ -50,7 +50,7 @@ def test_segments_are_registered_once_and_give_the_lineage_a_new_version(served:
     assert (state.version, state.segments, state.routed) == (1, frozenset({"a", "b"}), frozenset())
     assert list(served.registry.infos(served.table, ["b", "unknown", "a"])) == [B, A]
     assert served.registry.read_by(served.table, ["a", "b"], AT) == {"a": AT}
-    with pytest.raises(ReplaceRefused, match="cannot be pushed"):
+    with pytest.raises(ServingError, match="cannot be pushed"):
         served.registry.register(served.table, "push", [SegmentInfo("a", 9, 10, "2" * 64, AT, "push")])
 
 
