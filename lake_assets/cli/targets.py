@@ -349,7 +349,7 @@ def signal(
     from lake_assets.base.hours import hour_key, parse_hour
 
     engine = open_engine()
-    wanted = engine.pipeline.target(target)
+    wanted = _target(engine, target)
     hour = None if wait_for is None else parse_hour(wait_for, where="--wait-for")
     deadline = time.monotonic() + 60 * timeout
     while True:
@@ -377,7 +377,7 @@ def sessions(
     from lake_assets.cli import views
 
     engine = open_engine()
-    history = engine.history(engine.pipeline.target(target), newest=last)
+    history = engine.history(_target(engine, target), newest=last)
     render(history, views.sessions, as_json=as_json)
 
 
@@ -388,5 +388,5 @@ def why(target: TargetName, hour: Hour, as_json: AsJson = False) -> None:
 
     engine = open_engine()
     number = parse_hour(hour, where="HOUR")
-    built = engine.log.builds(engine.pipeline.target(target).table, number)
+    built = engine.log.builds(_target(engine, target).table, number)
     render(built, lambda records: views.why(records, number), as_json=as_json, document=built[-1:])

@@ -88,6 +88,9 @@ def test_what_is_named_of_an_undeclared_target_is_planned_or_refused_by_name(lak
     assert lake.json("session", "init", "order_fact") == opened
     assert "shop.orders: partition={}, file=" in lake("session", "init", "order_fact")
     assert "Nothing was written" in lake.refused("session", "publish", "order_fact")
+    waited = lake.run("signal", "order_fact", "--wait-for", "2026-01-01-00:00", "--timeout", "0")
+    assert (waited.code, waited.out) == (1, "shop.order_fact is complete through no hour yet.\n"), waited.text
+    assert lake.json("sessions", "order_fact") == []
 
 
 def test_what_is_named_of_a_declared_target_has_to_agree(lake_without_spark: LakeDoor) -> None:
