@@ -131,7 +131,9 @@ def describe(error: BaseException) -> ErrorText:
     for derived_from in type(error).__mro__:
         text = KINDS.get(f"{derived_from.__module__}.{derived_from.__qualname__}")
         if text is not None:
-            values = {"message": message or kind, "kind": kind, "file": getattr(error, "filename", None) or message}
+            quoted = re.search(r"'([^']+)'", message)  # as Arrow names the file that it cannot open
+            file = getattr(error, "filename", None) or (quoted[1] if quoted else message)
+            values = {"message": message or kind, "kind": kind, "file": file}
             return ErrorText(text[0].format_map(values), text[1])
     return ErrorText(f"{kind}: {message}." if message else f"{kind}.", READ_LOG)
 
@@ -141,6 +143,14 @@ def is_machines_fault(error: BaseException) -> bool:
     if isinstance(error, LakeError):
         return isinstance(error, ServiceError)
     return recognise(chain_text(error)) is not None
+
+
+def failure_of(table: str, error: Exception) -> ErrorText:
+    """Return what a person is told of an error of one target among others: the text names it."""
+    text = describe(error)
+    if table in text.problem or is_machines_fault(error):
+        return text
+    return ErrorText(f"{table}: {text.problem}", text.remedy)
 
 
 def has_details(error: BaseException) -> bool:

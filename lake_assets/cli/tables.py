@@ -23,7 +23,7 @@ from lake_assets.cli.render import (
     render,
     warning,
 )
-from lake_assets.errors import LakeError, ServiceError, TableMissing, UsageError, suggestion
+from lake_assets.errors import ErrorText, LakeError, ServiceError, TableDamaged, TableMissing, UsageError, suggestion
 from lake_assets.settings import settings
 
 if TYPE_CHECKING:
@@ -75,19 +75,27 @@ def migrate(
         raise typer.Exit(1)
 
 
-def show_differences(catalog: Catalog, pipeline: Pipeline, *, err: bool = False) -> None:
+def show_differences(catalog: Catalog, pipeline: Pipeline, *, err: bool = False) -> list[TableDamaged]:
     """Print what differs between declared and real columns, each in one line; nothing if all are alike.
 
     Descriptions are counted alone: no session reads them.
 
     Args:
         err: Print on standard error.
+
+    Returns:
+        Why tables cannot be read.
     """
     from lake_assets.incremental.engine.columns import declared_columns, migrate
 
     described = 0
+    damaged: list[TableDamaged] = []
     for declared in declared_columns(pipeline).values():
-        found = migrate(catalog, declared, apply=False)
+        try:
+            found = migrate(catalog, declared, apply=False)
+        except TableDamaged as error:
+            damaged.append(error)
+            continue
         for each in found.differences if found else ():
             if each.kind != "description":
                 typer.echo(f"{each.text} → {_remedy(each)}", err=err)
@@ -95,6 +103,7 @@ def show_differences(catalog: Catalog, pipeline: Pipeline, *, err: bool = False)
     if described:
         tables = counted(described, "table")
         typer.echo(f"Columns of {tables} are described otherwise than declared. → lake migrate --apply", err=err)
+    return damaged
 
 
 def _named(pipeline: Pipeline, names: Sequence[str], drop: Sequence[str]) -> list[Declared]:
@@ -182,29 +191,30 @@ def check(
     from lake_assets.incremental.sql.analysis import mistakes_in_own_sql
 
     found, pipeline = check_declared(folders or ())
-    errors = [broken.error for broken in pipeline.broken]
+    errors: list[LakeError] = [broken.error for broken in pipeline.broken]
     if not folders:
         with _spark() as spark:
             errors += mistakes_in_own_sql(pipeline, spark)
     render(found, _CHECKED, as_json=as_json)
     if not folders:
-        _compare_columns(pipeline, err=as_json)
+        errors += _compare_columns(pipeline, err=as_json)
     for error in errors:
         typer.echo(f"Error: {error}", err=True)
     if errors:
         raise typer.Exit(1)
 
 
-def _compare_columns(pipeline: Pipeline, *, err: bool) -> None:
-    """Print where the columns of tables differ from their declaration, if there are tables."""
+def _compare_columns(pipeline: Pipeline, *, err: bool) -> list[TableDamaged]:
+    """Print where the columns of tables differ from their declaration, if there are tables; see `show_differences`."""
     from lake_assets.connections.catalog import is_blank, open_catalog
 
     if is_blank(settings()):
-        return
+        return []
     try:
-        show_differences(open_catalog(settings()), pipeline, err=err)
+        return show_differences(open_catalog(settings()), pipeline, err=err)
     except ServiceError as error:  # declarations are also checked where no catalog is
         typer.echo(f"The columns of tables were not compared: {error.problem}", err=True)
+        return []
 
 
 def check_declared(folders: Sequence[Path] = (), *, only_changed: bool = False) -> tuple[list[CheckedTable], Pipeline]:
@@ -288,10 +298,11 @@ def init() -> None:
     engine = open_engine()
     if created:
         typer.echo(f"The first event hour is {engine.pipeline.start}: rows of earlier hours are quarantined.")
-    show_differences(engine.catalog, engine.pipeline)
-    wrong: list[LakeError] = [broken.error for broken in declared.broken]
-    wrong += existing_problems(engine.catalog, engine.pipeline)
-    wrong += [problem for target in engine.pipeline.in_order() if (problem := engine.problem(target)) is not None]
+    damaged = show_differences(engine.catalog, engine.pipeline)
+    wrong: list[LakeError | ErrorText] = [broken.error for broken in declared.broken]
+    wrong += [*damaged, *existing_problems(engine.catalog, engine.pipeline)]
+    readable = [target for target in engine.pipeline.in_order() if target.table not in {each.table for each in damaged}]
+    wrong += [problem for target in readable if (problem := engine.problem(target)) is not None]
     show_failures(map(str, wrong))
     if wrong:
         raise typer.Exit(1)
@@ -391,10 +402,18 @@ def maintain(
     maintainer = open_maintainer(settings())
     engine = maintainer.engine
     wanted = [maintainer.table(name) for name in names or tables_of(engine.pipeline, engine.catalog.properties)]
-    done = [maintainer.maintain(table, dry_run=dry_run) for table in progress("maintaining")(wanted)]
+    done, damaged = [], []
+    for table in progress("maintaining")(wanted):
+        try:
+            done.append(maintainer.maintain(table, dry_run=dry_run))
+        except TableDamaged as error:  # the others are maintained
+            damaged.append(str(error))
     render(done, views.maintained, as_json=as_json)
     if not names and not dry_run:
         _remove_old_runs(engine.catalog, engine.pipeline, quiet=as_json)
+    show_failures(damaged)
+    if damaged:
+        raise typer.Exit(1)
 
 
 def _remove_old_runs(catalog: Catalog, pipeline: Pipeline, *, quiet: bool) -> None:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from lake_assets.base.described import has_details, is_machines_fault
+from lake_assets.base.described import failure_of, has_details, is_machines_fault
 from lake_assets.cli.common import AsJson, Hour, TargetName, log_error, open_engine, past_hour, show_failures, show_log
 from lake_assets.cli.render import print_json, render, show
 from lake_assets.errors import UsageError
@@ -285,7 +285,6 @@ def verify(
     1 if an hour differs.
     """
     from lake_assets.cli import views
-    from lake_assets.incremental.engine.engine import failure_of
     from lake_assets.incremental.operations.verify import verify_hours
 
     engine = open_engine()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 
 from pyiceberg.schema import Schema
@@ -100,18 +101,19 @@ def test_every_way_of_looking_calls_the_same_targets_wrong(lake: LakeDoor) -> No
     assert said(lake)["status"] == set()
 
 
-def test_a_source_that_is_gone_stops_its_own_target_alone(lake_without_spark: LakeDoor) -> None:
+def test_a_table_that_cannot_be_read_stops_its_own_target_alone(lake_without_spark: LakeDoor) -> None:
     lake = lake_without_spark
     lake.home.mkdir()
     catalog = lake.catalog
     catalog.create_namespace("prod")
     schema = Schema(NestedField(1, "row_id", StringType()), NestedField(2, "seen_at", TimestamptzType()))
-    for name in ("kept", "lost", "renamed"):
+    for name in ("kept", "lost", "renamed", "cut", "damaged"):
         catalog.create_table(f"prod.{name}", schema)
     lake.declare_in_python(
         """
 from lake_assets import Pipeline, RawTable, Source, Stateless, incremental_asset
 COLUMNS = {"row_id": "string", "seen_at": "timestamptz"}
+NAMES = ("kept", "lost", "renamed", "cut", "damaged")
 def fact(name):
     def function(session, rows):
         return rows
@@ -119,22 +121,33 @@ def fact(name):
     source = Source(f"prod.{name}", time_column="seen_at", key="row_id")
     own = dict(key="row_id", time_column="seen_at", columns=COLUMNS)
     return incremental_asset(mode=Stateless(), sources=[source], **own)(function)
-RAW = RawTable("prod.renamed", time_column="seen_at")
-PIPELINE = Pipeline(raw=(RAW,), targets=tuple(map(fact, ("kept", "lost", "renamed"))), start="2026-01-01-00:00")
+RAW = [RawTable(f"prod.{name}", time_column="seen_at", complete_after="1 hour") for name in ("renamed", "cut")]
+PIPELINE = Pipeline(raw=tuple(RAW), targets=tuple(map(fact, NAMES)), start="2026-01-01-00:00")
 """
     )
     lake("init")
     catalog.drop_table("prod.lost")
     with catalog.load_table("prod.renamed").update_schema() as update:
         update.rename_column("seen_at", "at")
+    cut = catalog.load_table("prod.cut")
+    cut.append(cut.schema().as_arrow().empty_table())
+    snapshot = cut.current_snapshot()
+    assert snapshot is not None
+    Path(snapshot.manifest_list.removeprefix("file://")).unlink()
+    Path(catalog.load_table("core.damaged_fact").metadata_location.removeprefix("file://")).unlink()
     catalog.drop_table("core.kept_fact")
-    for words, kept in (
-        (["init"], "created core.kept_fact"),
-        (["catch-up"], "core.kept_fact: no new snapshot of prod.kept"),
-    ):
-        done = lake.run(*words)
+    shown = {
+        "init": "created core.kept_fact",
+        "catch-up": "core.kept_fact: no new snapshot",
+        "maintain": "core.kept_fact",
+    }
+    for command, kept in shown.items():
+        done = lake.run(command)
         assert done.code == 1, done.text
         assert kept in done.out
-        assert "core.lost_fact" in done.err
-        assert "prod.lost" in done.err
-        assert "prod.renamed has no column 'seen_at'" in done.err
+        assert "core.damaged_fact cannot be read, because its file file://" in done.err
+        if command != "maintain":
+            assert "core.lost_fact" in done.err
+            assert "prod.lost" in done.err
+            assert "prod.renamed has no column 'seen_at'" in done.err
+            assert f"There is no file {snapshot.manifest_list.removeprefix('file://')}." in done.err

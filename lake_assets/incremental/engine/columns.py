@@ -43,12 +43,11 @@ from pyiceberg.types import (
 )
 
 from lake_assets.base.columns import ELEMENT, PREFIX, is_own, quoted
+from lake_assets.base.described import failure_of, is_machines_fault
 from lake_assets.base.hours import hour_key
 from lake_assets.base.sql_text import names_in_sql
 from lake_assets.errors import (
-    ConfigurationError,
-    LakeError,
-    SourceError,
+    ErrorText,
     TargetError,
     UsageError,
     column_mismatch,
@@ -637,12 +636,12 @@ def _is_read(column: str, source: Source, reader: Target) -> bool:
     return reads(reader, column)
 
 
-def existing_problems(catalog: Catalog, pipeline: Pipeline) -> list[LakeError]:
+def existing_problems(catalog: Catalog, pipeline: Pipeline) -> list[ErrorText]:
     """Return what is wrong with the sources that other programs have created.
 
     One is missing, a column that is declared cannot be used, or Spark does not read its files rightly.
     """
-    found: list[LakeError] = []
+    found: list[ErrorText] = []
     existing: dict[str, list[Callable[[], Table]]] = {
         raw.table: [partial(load_raw, catalog, raw)] for raw in pipeline.raw if raw.exists_already
     }
@@ -654,7 +653,7 @@ def existing_problems(catalog: Catalog, pipeline: Pipeline) -> list[LakeError]:
             if source.table not in declared and not catalog.table_exists(source.table):
                 problem = f"{target.table} reads {source.table}, which is neither declared nor in the catalog."
                 remedy = f"{suggestion(source.table, declared)} A new raw table is declared in raw= of the pipeline."
-                found.append(ConfigurationError(problem, remedy=remedy))
+                found.append(ErrorText(problem, remedy))
                 continue
             loads = existing.setdefault(source.table, [])
             loads.append(partial(load_source, catalog, pipeline, source, reader=target))
@@ -663,8 +662,10 @@ def existing_problems(catalog: Catalog, pipeline: Pipeline) -> list[LakeError]:
             for load in loads:
                 table = load()
             check_files(table, name, table.metadata.current_snapshot_id)
-        except SourceError as error:
-            found.append(error)
+        except Exception as error:  # also of a library that reads the files: the others are checked
+            if is_machines_fault(error):
+                raise
+            found.append(failure_of(name, error))
     return found
 
 

@@ -25,7 +25,7 @@ from pyiceberg.catalog import Catalog
 from pyiceberg.exceptions import CommitFailedException
 from pyiceberg.expressions import BooleanExpression, GreaterThanOrEqual, IsNull, LessThan
 
-from lake_assets.base.described import describe, is_machines_fault
+from lake_assets.base.described import failure_of, is_machines_fault
 from lake_assets.base.failpoints import reach
 from lake_assets.base.hours import hour_start
 from lake_assets.errors import (
@@ -33,6 +33,7 @@ from lake_assets.errors import (
     ErrorText,
     LakeError,
     PublishConflict,
+    TableDamaged,
     TargetError,
     TargetGone,
     TargetRolledBack,
@@ -165,11 +166,14 @@ class Engine:
         created = create_tables(self.catalog) + create_erasure_table(self.catalog)
         declared: list[RawTable | Target] = [*self.pipeline.raw, *self.pipeline.targets]
         for each in progress(declared):
-            if isinstance(each, RawTable):
-                is_new = not each.exists_already and iceberg.create_raw(self.catalog, each)
-            else:
-                was_dropped = isinstance(self.problem(each), TargetGone)
-                is_new = not was_dropped and iceberg.create_target(self.catalog, each)
+            try:
+                if isinstance(each, RawTable):
+                    is_new = not each.exists_already and iceberg.create_raw(self.catalog, each)
+                else:
+                    was_dropped = isinstance(self.problem(each), TargetGone)
+                    is_new = not was_dropped and iceberg.create_target(self.catalog, each)
+            except TableDamaged:  # whoever reads it says so
+                continue
             if is_new:
                 created.append(each.table)
         return created
@@ -780,14 +784,6 @@ class Outcome:
     failure: str | None = None
     problem: str | None = None
     overtaken: str | None = None
-
-
-def failure_of(table: str, error: Exception) -> ErrorText:
-    """Return what a person is told of an error of one target among others: the text names it."""
-    text = describe(error)
-    if table in text.problem or is_machines_fault(error):
-        return text
-    return ErrorText(f"{table}: {text.problem}", text.remedy)
 
 
 def catch_up(

@@ -18,12 +18,11 @@ from pyiceberg.catalog import Catalog
 from pyiceberg.manifest import DataFile, ManifestContent
 from pyiceberg.table import Table
 
+from lake_assets.base.described import is_machines_fault
 from lake_assets.base.hours import HOUR_MICROSECONDS, Grain, format_hours, hour_key, hour_of, is_hour, ranges
 from lake_assets.errors import (
     HistoryCut,
     InvalidHourKey,
-    SourceError,
-    TableDamaged,
     TableMissing,
     UsageError,
     suggestion,
@@ -509,8 +508,9 @@ def present_heads(
             table = iceberg.find(catalog, name)
             if table is not None:
                 heads[name] = (publish.main_id(table), source_complete_through(table, name, pipeline))
-        except (SourceError, TableDamaged):
-            continue
+        except Exception as error:  # also of a library that reads the files
+            if is_machines_fault(error):
+                raise
     return heads
 
 
