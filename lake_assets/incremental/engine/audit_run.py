@@ -29,8 +29,9 @@ from lake_assets.incremental.engine.model import (
     PlannedHour,
     RowCounts,
     SessionPlan,
+    source_range,
 )
-from lake_assets.incremental.engine.state import State, source_range
+from lake_assets.incremental.engine.state import State
 from lake_assets.incremental.engine.user_code import naming_audit
 
 if TYPE_CHECKING:

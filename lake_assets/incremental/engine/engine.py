@@ -54,6 +54,7 @@ from lake_assets.incremental.engine.model import (
     SessionPlan,
     SessionReport,
     merged,
+    source_range,
     verdicts_in_words,
 )
 from lake_assets.incremental.engine.planner import Heads, Planner, present_heads
@@ -71,13 +72,10 @@ from lake_assets.incremental.engine.session_log import (
 from lake_assets.incremental.engine.state import (
     OPENED,
     State,
-    after_session,
-    commit_state,
     number_of,
     outside_changes,
     published_state,
     read_state,
-    source_range,
 )
 from lake_assets.settings import settings
 
@@ -478,7 +476,7 @@ class Engine:
         problem = self.problem(target)
         if isinstance(problem, TargetGone):
             raise problem
-        if problem is not None and not self.carry(target, why="repair", run_id=run_id).watermarks:
+        if problem is not None and isinstance(self.carry(target, why="repair", run_id=run_id), NoSession):
             return self.rebuild_all(target, run_id=run_id, on_session=on_session)
         reports: list[SessionReport] = []
         while isinstance(found := self.run(target, run_id=run_id), SessionReport):
@@ -488,7 +486,7 @@ class Engine:
                 break
         return merged(reports) if reports else found
 
-    def carry(self, target: Target, *, why: str, run_id: str = "") -> State:
+    def carry(self, target: Target, *, why: str, run_id: str = "") -> SessionReport | NoSession:
         """Commit a session that carries the state of a target on, and builds nothing.
 
         The tag then lets go of the files that the last session published. No session that was planned before can
@@ -497,28 +495,17 @@ class Engine:
         Args:
             why: The beginning of the session's id.
         """
-        for attempt in iceberg.retrying(PublishConflict):
-            with attempt:
-                state = self.state(target, accept_rollback=True)
-                if state.table is None or not state.watermarks:
-                    break
-                if self._prepare(target, state):
-                    state = self.state(target, accept_rollback=True)
-                assert state.table is not None
-                self.log.complete(state)
-                start = self.pipeline.start_hour
-                found = outside_changes(state, target, start).hours
-                after = after_session(
-                    state,
-                    carrying_plan(state, why),
-                    state.committed.with_changed({hour: found[hour] for hour in found if hour >= start}),
-                    pattern_id=target.mode.pattern_id,
-                    run_id=run_id,
-                    started_at=self.clock(),
-                )
-                state = commit_state(self.catalog, state.table, after, None)
-                self.log.add(record_of(state), state)
-        return state
+        start = self.pipeline.start_hour
+
+        def decide(state: State) -> Decision:
+            if not state.watermarks:
+                return NoSession("idle", f"no session has built {target.table}")
+            changed = outside_changes(state, target, start).hours
+            committed = state.committed.with_changed({hour: why for hour, why in changed.items() if hour >= start})
+            return replace(carrying_plan(state, why), waiting=committed.waiting)
+
+        read = partial(self.state, target, accept_rollback=True)
+        return self._run(target, decide, run_id=run_id, read=read, guard=lambda _: False)
 
     def open_session(
         self, target: Target, *, run_id: str = EXTERNAL_RUN, session_id: str | None = None

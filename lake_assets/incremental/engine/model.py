@@ -16,16 +16,18 @@ from functools import cached_property
 from itertools import groupby, takewhile
 from math import inf
 from operator import attrgetter
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 from lake_assets.base.hours import HOUR, Grain, format_hours, from_milliseconds, hour_key, parse_hour
 from lake_assets.errors import ConfigurationError
 from lake_assets.incremental.declaration import Defer, Mode, Sequential, Stateful, Stateless
-from lake_assets.incremental.engine.source_changes import SourceChanges, Totals
+from lake_assets.incremental.engine.source_changes import SourceChanges, Totals, Watermark
 
 MAX_HOURS = 10_000
 """Most hours that a session of any mode builds, in whole partitions. Each hour is a data file with its statistics, a
 record of the session and an event of Dagster, so a session costs by its hours even if they have a row each."""
+
+Number = TypeVar("Number", int, float)
 
 SAMPLE = 10
 """The most keys of offending rows that an audit's result names."""
@@ -420,6 +422,22 @@ class SourceRange:
     appends_only: bool = False
     from_timestamp_ms: int | None = None
 
+    @property
+    def mark(self) -> Watermark:
+        """The watermark that a session over the range ends at."""
+        number, at = self.to_sequence_number, self.to_timestamp_ms
+        end = (self.to_snapshot_id, number, at, self.complete_through, self.totals, self.last_hour)
+        return Watermark(self.source, self.table_uuid, *end)
+
+
+def source_range(
+    mark: Watermark, since: int | None, *, appends_only: bool = False, from_timestamp_ms: int | None = None
+) -> SourceRange:
+    """Return the snapshots of a source after one, up to a watermark."""
+    number, at = mark.sequence_number, mark.timestamp_ms
+    end = (mark.snapshot_id, number, at, mark.complete_through, mark.totals, mark.last_hour)
+    return SourceRange(mark.source, mark.table_uuid, since, *end, appends_only, from_timestamp_ms)
+
 
 @dataclass(frozen=True)
 class PlannedHour:
@@ -798,45 +816,36 @@ def merged(reports: Sequence[SessionReport]) -> SessionReport:
         return last
     planned = {hour.hour: hour for report in reports for hour in report.plan.hours}
     held = {hour.hour: hour for report in reports for hour in report.held}
-    seconds: dict[str, float] = {}
-    for report in reports:
-        for step, taken in report.seconds.items():
-            seconds[step] = seconds.get(step, 0.0) + taken
     notes = dict.fromkeys(note for report in reports for note in report.plan.notes)
+    audits: dict[str, AuditResult] = {}
+    for audit in (audit for report in reports for audit in report.audits):
+        before = audits.get(audit.name, AuditResult(audit.name, passed=True))
+        audits[audit.name] = replace(
+            audit,
+            passed=before.passed and audit.passed,
+            counts=_sums([before.counts, audit.counts]),
+            sample=(*before.sample, *audit.sample)[:SAMPLE],
+            hours=_sums([before.hours, audit.hours]),
+        )
+    sums: dict[str, Any] = {}
+    for name in ("rows_read", "rows_written", "rows_duplicate", "rows_quarantined", "rows_late"):
+        sums[name] = sum(getattr(report, name) for report in reports)
+    for name in ("hours_built", "hours_unchanged", "released"):
+        sums[name] = tuple(sorted({hour for report in reports for hour in getattr(report, name)}))
     return replace(
         last,
         plan=replace(last.plan, hours=tuple(planned[hour] for hour in sorted(planned)), notes=tuple(notes)),
-        hours_built=tuple(sorted({hour for report in reports for hour in report.hours_built})),
-        hours_unchanged=tuple(sorted({hour for report in reports for hour in report.hours_unchanged})),
         held=tuple(held[hour] for hour in sorted(held)),
-        released=tuple(sorted({hour for report in reports for hour in report.released})),
-        rows_read=sum(report.rows_read for report in reports),
-        rows_written=sum(report.rows_written for report in reports),
-        rows_duplicate=sum(report.rows_duplicate for report in reports),
-        rows_quarantined=sum(report.rows_quarantined for report in reports),
-        rows_late=sum(report.rows_late for report in reports),
-        audits=_merged_audits([audit for report in reports for audit in report.audits]),
-        seconds=seconds,
+        audits=tuple(audits.values()),
+        seconds=_sums(report.seconds for report in reports),
+        **sums,
     )
 
 
-def _merged_audits(audits: Iterable[AuditResult]) -> tuple[AuditResult, ...]:
-    """Return one result for each audit, with the sums of its counts."""
-    found: dict[str, AuditResult] = {}
-    for audit in audits:
-        before = found.get(audit.name)
-        if before is None:
-            found[audit.name] = audit
-            continue
-        found[audit.name] = replace(
-            audit,
-            passed=before.passed and audit.passed,
-            counts=_sums(before.counts, audit.counts),
-            sample=(*before.sample, *audit.sample)[:SAMPLE],
-            hours=_sums(before.hours, audit.hours),
-        )
-    return tuple(found.values())
-
-
-def _sums(left: Mapping[str, int], right: Mapping[str, int]) -> dict[str, int]:
-    return {name: left.get(name, 0) + right.get(name, 0) for name in (*left, *right)}
+def _sums(counts: Iterable[Mapping[str, Number]]) -> dict[str, Number]:
+    """Return the sum of each name."""
+    found: dict[str, Number] = {}
+    for each in counts:
+        for name, number in each.items():
+            found[name] = found.get(name, 0) + number
+    return found

@@ -31,7 +31,6 @@ from lake_assets.incremental.engine.model import (
     PlannedHour,
     PlanningInput,
     SessionPlan,
-    SourceRange,
     Waiting,
     capped,
     check_none_held,
@@ -40,6 +39,7 @@ from lake_assets.incremental.engine.model import (
     due_at,
     hours_are_independent,
     reloads_all,
+    source_range,
     verdicts_in_words,
     wait_in_words,
 )
@@ -548,21 +548,9 @@ def _session(
         if not is_rebuild:
             added += each.added
             uris += processing_uris(each)
-        sources.append(
-            SourceRange(
-                source=each.source,
-                table_uuid=each.head.table_uuid,
-                from_snapshot_id=each.since.snapshot_id if each.since else None,
-                to_snapshot_id=each.head.snapshot_id,
-                to_sequence_number=each.head.sequence_number,
-                to_timestamp_ms=each.head.timestamp_ms,
-                complete_through=each.head.complete_through,
-                totals=each.head.totals,
-                last_hour=each.head.last_hour,
-                appends_only=each.appends_only,
-                from_timestamp_ms=each.snapshots[0].committed_at_ms if each.since and each.snapshots else None,
-            )
-        )
+        began = each.snapshots[0].committed_at_ms if each.since and each.snapshots else None
+        since = each.since.snapshot_id if each.since else None
+        sources.append(source_range(each.head, since, appends_only=each.appends_only, from_timestamp_ms=began))
     parts = [inputs.process, kind, load, str(complete_through), str(inputs.revision), token]
     parts += [f"{each.source}:{each.table_uuid}:{each.from_snapshot_id}:{each.to_snapshot_id}" for each in sources]
     planned = SessionPlan(

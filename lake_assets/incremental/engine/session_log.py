@@ -57,9 +57,10 @@ from lake_assets.incremental.engine.model import (
     SessionReport,
     Waiting,
     held_by,
+    source_range,
 )
 from lake_assets.incremental.engine.source_changes import HOUR_MILLISECONDS, Totals, Watermark
-from lake_assets.incremental.engine.state import State, source_range
+from lake_assets.incremental.engine.state import State
 
 SESSION_COLUMNS = {
     "process_name": "string",

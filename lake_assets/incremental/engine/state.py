@@ -32,7 +32,7 @@ from lake_assets.errors import (
 from lake_assets.incremental.declaration import Source, Target
 from lake_assets.incremental.engine import iceberg, publish
 from lake_assets.incremental.engine.iceberg import hours_present
-from lake_assets.incremental.engine.model import Committed, SessionPlan, SourceRange, Waiting
+from lake_assets.incremental.engine.model import Committed, SessionPlan, Waiting
 from lake_assets.incremental.engine.source_changes import Totals, Watermark, changes
 
 SESSION, NUMBER, BASE, STATE = "lake.session", "lake.n", "lake.base", "lake.state"
@@ -142,25 +142,13 @@ def after_session(
         rows_read: Rows of the driving source.
         unchanged: Planned hours whose rows equal the published ones.
     """
-    watermarks = {}
-    for read in plan.sources:
-        watermarks[read.source] = Watermark(
-            source=read.source,
-            table_uuid=read.table_uuid,
-            snapshot_id=read.to_snapshot_id,
-            sequence_number=read.to_sequence_number,
-            timestamp_ms=read.to_timestamp_ms,
-            complete_through=read.complete_through,
-            totals=read.totals,
-            last_hour=read.last_hour,
-        )
     return State(
         process=before.process,
         uuid=str(before.table.metadata.table_uuid) if before.table is not None else before.uuid,
         n=before.highest + 1,
         highest=before.highest + 1,
         session_id=plan.session_id,
-        watermarks=watermarks,
+        watermarks={each.source: each.mark for each in plan.sources},
         committed=committed,
         log={
             "kind": plan.kind,
@@ -175,21 +163,6 @@ def after_session(
             "unchanged": [list(each) for each in ranges(unchanged)],
         },
         table=before.table,
-    )
-
-
-def source_range(mark: Watermark, since: int | None) -> SourceRange:
-    """Return the snapshots of a source after one, up to a watermark."""
-    return SourceRange(
-        source=mark.source,
-        table_uuid=mark.table_uuid,
-        from_snapshot_id=since,
-        to_snapshot_id=mark.snapshot_id,
-        to_sequence_number=mark.sequence_number,
-        to_timestamp_ms=mark.timestamp_ms,
-        complete_through=mark.complete_through,
-        totals=mark.totals,
-        last_hour=mark.last_hour,
     )
 
 
