@@ -17,7 +17,8 @@ import plotly.graph_objects as go
 
 from lake_assets.base.hours import format_hours, hour_start
 from lake_assets.incremental.engine.arrivals import Arrivals, Cell
-from lake_assets.incremental.operations.overview import SessionSummary, TargetOverview
+from lake_assets.incremental.engine.session_log import SessionRecord
+from lake_assets.incremental.operations.overview import TargetOverview
 
 WIDTH = 72
 """The number of characters of a line, in addition to its name."""
@@ -127,7 +128,7 @@ LEAST_BINS = 12
 @dataclass(frozen=True)
 class _Bar:
     table: str
-    session: SessionSummary
+    session: SessionRecord
     end: datetime
 
 
@@ -281,16 +282,17 @@ def _session_bars(state: str, bars: Sequence[_Bar], least: timedelta) -> go.Bar:
     )
 
 
-def _session_label(session: SessionSummary) -> str:
-    hours = format_hours(session.built or session.planned) or "no hours"
+def _session_label(session: SessionRecord) -> str:
+    plan = session.plan
+    hours = format_hours(session.published or plan.hour_numbers) or "no hours"
     lines = [
-        f"<b>{text(session.session_id)}</b>: {text(session.state)}",
-        f"{text(session.load)} {text(hours)}",
+        f"<b>{text(plan.session_id)}</b>: {text(session.state)}",
+        f"{text(plan.load)} {text(hours)}",
         f"{session.rows_read:,} rows read, {session.rows_written:,} written, {duration(session.seconds)}",
     ]
     for audit in session.failed_audits:
         lines.append(f"failed: {text(audit.name)}")
-    lines.append(f"because of {text(session.reason)}")
+    lines.append(f"because of {text(plan.reason)}")
     return "<br>".join(lines)
 
 

@@ -13,7 +13,8 @@ from lake_assets.base.hours import format_hours, hour_key
 from lake_assets.errors import ErrorText
 from lake_assets.incremental.engine.arrivals import Arrivals
 from lake_assets.incremental.engine.model import AuditResult
-from lake_assets.incremental.operations.overview import Overview, SessionSummary, TableProgress, TargetOverview
+from lake_assets.incremental.engine.session_log import SessionRecord
+from lake_assets.incremental.operations.overview import Overview, TableProgress, TargetOverview
 from lake_assets.pages import charts
 from lake_assets.pages import page as pages
 from lake_assets.pages.charts import Figure
@@ -200,7 +201,7 @@ def _first_hour(overview: Overview, known: Iterable[int]) -> int:
     hours = [*known]
     for target in overview.targets:
         for session in target.sessions:
-            hours += session.built
+            hours += session.published
     for source in overview.arrivals:
         hours += [cell.event_hour for cell in source.cells]
     return min(hours)
@@ -390,7 +391,7 @@ def _sessions(overview: Overview) -> Chart:
 def _cards(overview: Overview) -> Iterator[Card]:
     yield from _arrival_cards(overview)
     sessions = [session for target in overview.targets for session in target.sessions]
-    yield Card(f"{sum(len(session.built) for session in sessions):,}", "hours rebuilt")
+    yield Card(f"{sum(len(session.published) for session in sessions):,}", "hours rebuilt")
     yield Card(charts.duration(sum(session.seconds or 0.0 for session in sessions)), "in sessions")
     failed = list(_failed_audits(overview))
     warnings = sum(audit.verdict == WARNING for audit in failed)
@@ -416,13 +417,13 @@ def _failed_audits(overview: Overview) -> Iterator[FailedAudit]:
                 yield _failed_audit(target, session, audit)
 
 
-def _failed_audit(target: TargetOverview, session: SessionSummary, audit: AuditResult) -> FailedAudit:
+def _failed_audit(target: TargetOverview, session: SessionRecord, audit: AuditResult) -> FailedAudit:
     verdict = WARNING
     if audit.blocking:
         verdict = "stopped the session" if session.state == "blocked" else "held hours back"
     return FailedAudit(
         table=target.table,
-        session=session.session_id,
+        session=session.plan.session_id,
         at=session.started_at,
         audit=audit.name,
         verdict=verdict,

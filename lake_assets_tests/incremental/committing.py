@@ -7,11 +7,11 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from lake_assets.incremental.engine.engine import Engine, carrying_plan
+from lake_assets.incremental.engine.engine import Engine
 from lake_assets.incremental.engine.model import Committed, SessionPlan
 from lake_assets.incremental.engine.planning import committed_after
 from lake_assets.incremental.engine.session_log import record_of
-from lake_assets.incremental.engine.state import BLOCKED, State, after_session, commit_state
+from lake_assets.incremental.engine.state import BLOCKED, State, after_session, carrying_plan, commit_state
 
 if TYPE_CHECKING:
     from lake_assets.incremental.declaration import Target

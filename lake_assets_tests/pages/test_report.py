@@ -22,7 +22,6 @@ from lake_assets.incremental.operations.overview import (
     QuarantinedRows,
     TableProgress,
     TargetOverview,
-    summary,
 )
 from lake_assets.membership import PIPELINE
 from lake_assets.pages import charts, report
@@ -57,7 +56,7 @@ def hostile() -> Overview:
     record = SessionRecord(plan, "committed", 1, 1, "", NOW, NOW, built=(HOURS,), rows_written=3, audits=(failed,))
     target = TargetOverview(
         HOSTILE,
-        (summary(record),),
+        (record,),
         (HOURS,),
         (HOURS,),
         (QuarantinedRows(HOSTILE, HOSTILE, 4),),
@@ -204,7 +203,7 @@ def test_a_stage_in_a_few_words() -> None:
 def test_a_session_that_is_open_reaches_to_now() -> None:
     plan = SessionPlan("core.some", "some-1", "session", "append", (), ())
     record = SessionRecord(plan, "staged", 1, 1, "", NOW - timedelta(hours=2))
-    drawn = charts.sessions([TargetOverview("core.some", (summary(record),), (), (), ())], NOW)["data"]
+    drawn = charts.sessions([TargetOverview("core.some", (record,), (), (), ())], NOW)["data"]
     assert [(bar["name"], bar["x"]) for bar in drawn] == [("staged", [7_200_000])]
     assert drawn[0]["base"] == [f"{NOW - timedelta(hours=2):%Y-%m-%d %H:%M:%S.%f}"]
     assert hour_start(HOURS) < NOW

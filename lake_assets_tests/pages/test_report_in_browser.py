@@ -20,7 +20,6 @@ from lake_assets.incremental.operations.overview import (
     QuarantinedRows,
     TableProgress,
     TargetOverview,
-    summary,
 )
 from lake_assets.pages import report
 from lake_assets.pages.data_path import DataPath, Fact, Stage
@@ -74,7 +73,7 @@ def built(name: str) -> TargetOverview:
         records.append(replace(record, audits=(failed,) if number == 11 else ()))
     return TargetOverview(
         name,
-        tuple(map(summary, records)),
+        tuple(records),
         pending=(HOURS + 7, HOURS + 8),
         skipped=(HOURS + 1,),
         quarantine=(QuarantinedRows("raw.signups", "event_ts is over an hour after landed_at", 14),),

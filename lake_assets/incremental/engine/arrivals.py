@@ -87,26 +87,24 @@ class Arrivals:
 _GROUP = ("landed_hour", "event_hour", "step")
 
 
-class ArrivalCounter:
-    """Counts the rows of a raw table batch by batch. Without a column of the landing, batches have `columns.LANDED`."""
+def counted(batches: Iterable[pa.RecordBatch], raw: RawTable, start: int) -> Arrivals:
+    """Return when the rows of some batches arrived.
 
-    def __init__(self, raw: RawTable, start: int) -> None:
-        """Start: the pipeline's first event hour."""
-        self._raw = raw
-        self._start = start
-        self._landed_column = raw.landed_column or columns.LANDED
-        self._rows = 0
-        # The number of rows and the greatest lateness for each group of hours and step.
-        self._sums = pa.schema([(name, pa.int64()) for name in (*_GROUP, "rows", "most")]).empty_table()
-        self._waiting: list[pa.Table] = []
-
-    def add(self, batch: pa.RecordBatch) -> None:
-        """Count a batch with the columns of the time and the landing, timestamps of at most microseconds."""
-        self._rows += batch.num_rows
-        times_us = [microseconds(batch, name) for name in (self._raw.time_column, self._landed_column)]
+    Args:
+        batches: With the columns of the time and the landing, timestamps of at most microseconds. Without a column of
+            the landing, they have `columns.LANDED`.
+        start: The pipeline's first event hour.
+    """
+    all_rows = 0
+    # The number of rows and the greatest lateness for each group of hours and step; of new batches, they wait.
+    sums = pa.schema([(name, pa.int64()) for name in (*_GROUP, "rows", "most")]).empty_table()
+    waiting: list[pa.Table] = []
+    for batch in batches:
+        all_rows += batch.num_rows
+        times_us = [microseconds(batch, name) for name in (raw.time_column, raw.landed_column or columns.LANDED)]
         known = pa.table(times_us, ["event", "landed"]).drop_null()
         event, landed = (known[name].to_numpy() for name in known.column_names)
-        placed = (event >= self._start * HOUR_MICROSECONDS) & (event - landed <= HOUR_MICROSECONDS)
+        placed = (event >= start * HOUR_MICROSECONDS) & (event - landed <= HOUR_MICROSECONDS)
         event, landed = event[placed], landed[placed]
         seconds = (landed - event) // SECOND_MICROSECONDS
         # The step of a lateness is its first binary digits, as many as the steps of one second have.
@@ -114,31 +112,24 @@ class ArrivalCounter:
         dropped = np.maximum(digits.astype(np.int64) - EXACT_SECONDS.bit_length() + 1, 0)
         step = np.where(seconds < EXACT_SECONDS, seconds, (seconds >> dropped) << dropped)
         group = [landed // HOUR_MICROSECONDS, event // HOUR_MICROSECONDS, step]
-        rows = pa.table([*group, np.ones(len(step), np.int64), seconds], self._sums.column_names)
-        self._waiting.append(_summed(rows, *_GROUP))
-        if sum(each.num_rows for each in self._waiting) > max(FOLD_ROWS, self._sums.num_rows):
-            self._fold()
-
-    def _fold(self) -> None:
-        self._sums = _summed(pa.concat_tables([self._sums, *self._waiting]), *_GROUP)
-        self._waiting = []
-
-    def result(self) -> Arrivals:
-        """Return the counts of all batches so far."""
-        self._fold()
-        groups = _summed(self._sums, "landed_hour", "event_hour").to_pylist()
-        cells = tuple(Cell(each["landed_hour"], each["event_hour"], each["rows"]) for each in groups)
-        histogram = _summed(self._sums, "landed_hour", "step")
-        hours, starts, counts = np.unique(histogram["landed_hour"], return_index=True, return_counts=True)
-        of_hours = (histogram.slice(*part) for part in zip(starts, counts, strict=True))
-        return Arrivals(
-            table=self._raw.table,
-            rows=self._rows,
-            unplaced=self._rows - sum(cell.rows for cell in cells),
-            overall=_lateness(_summed(histogram, "step")) if cells else None,
-            by_landed_hour=tuple(LandedHour(int(h), _lateness(of)) for h, of in zip(hours, of_hours, strict=True)),
-            cells=cells,
-        )
+        rows = pa.table([*group, np.ones(len(step), np.int64), seconds], sums.column_names)
+        waiting.append(_summed(rows, *_GROUP))
+        if sum(each.num_rows for each in waiting) > max(FOLD_ROWS, sums.num_rows):
+            sums, waiting = _summed(pa.concat_tables([sums, *waiting]), *_GROUP), []
+    sums = _summed(pa.concat_tables([sums, *waiting]), *_GROUP)
+    groups = _summed(sums, "landed_hour", "event_hour").to_pylist()
+    cells = tuple(Cell(each["landed_hour"], each["event_hour"], each["rows"]) for each in groups)
+    histogram = _summed(sums, "landed_hour", "step")
+    hours, starts, counts = np.unique(histogram["landed_hour"], return_index=True, return_counts=True)
+    of_hours = (histogram.slice(*part) for part in zip(starts, counts, strict=True))
+    return Arrivals(
+        table=raw.table,
+        rows=all_rows,
+        unplaced=all_rows - sum(cell.rows for cell in cells),
+        overall=_lateness(_summed(histogram, "step")) if cells else None,
+        by_landed_hour=tuple(LandedHour(int(h), _lateness(of)) for h, of in zip(hours, of_hours, strict=True)),
+        cells=cells,
+    )
 
 
 def _summed(rows: pa.Table, *keys: str) -> pa.Table:
@@ -166,10 +157,8 @@ def arrivals(table: Table, raw: RawTable, *, start: int) -> Arrivals:
     Args:
         start: The pipeline's first event hour.
     """
-    counter = ArrivalCounter(raw, start)
     if raw.landed_column is not None:
-        _count(table, raw, table.scan().plan_files(), None, counter)
-        return counter.result()
+        return counted(_landed(table, raw, table.scan().plan_files(), None), raw, start)
     appended_at = {}
     for snapshot in table.metadata.snapshots:
         if snapshot.summary is not None and snapshot.summary.operation is Operation.APPEND:
@@ -177,23 +166,17 @@ def arrivals(table: Table, raw: RawTable, *, start: int) -> Arrivals:
     files: defaultdict[int | None, list[DataFile]] = defaultdict(list)
     for entry in live_entries(table, table.current_snapshot()):
         files[appended_at.get(entry.snapshot_id or 0)].append(entry.data_file)
-    for committed_at_ms, added in files.items():
-        _count(table, raw, added, committed_at_ms, counter)
-    return counter.result()
+    return counted((batch for at, added in files.items() for batch in _landed(table, raw, added, at)), raw, start)
 
 
-def _count(
-    table: Table,
-    raw: RawTable,
-    files: Iterable[DataFile | FileScanTask],
-    committed_at_ms: int | None,
-    counter: ArrivalCounter,
-) -> None:
-    """Count the rows of some files. committed_at_ms: when they landed if the table has no column of it."""
+def _landed(
+    table: Table, raw: RawTable, files: Iterable[DataFile | FileScanTask], committed_at_ms: int | None
+) -> Iterator[pa.RecordBatch]:
+    """Yield times and landings of some files. committed_at_ms: when they landed if the table has no column of it."""
     landed = [] if raw.landed_column is None else [raw.landed_column]
     committed = pa.scalar(committed_at_ms, pa.timestamp("ms", "UTC"))
     for batch in rows_of_files(table, files, [raw.time_column, *landed]):
-        counter.add(batch if landed else batch.append_column(columns.LANDED, pa.repeat(committed, batch.num_rows)))
+        yield batch if landed else batch.append_column(columns.LANDED, pa.repeat(committed, batch.num_rows))
 
 
 @dataclass(frozen=True)
@@ -273,14 +256,14 @@ def lateness(table: Table, raw: RawTable, snapshot: RawSnapshot, *, start: int) 
     Returns:
         Empty if the snapshot is no append, or its files are gone.
     """
-    counter = ArrivalCounter(raw, start)
-    if snapshot.appends:
-        added = [e for e in _changed_entries(table, snapshot.snapshot_id) if e.status is ManifestEntryStatus.ADDED]
-        try:
-            _count(table, raw, [e.data_file for e in added], snapshot.committed_at_ms, counter)
-        except FileNotFoundError:  # the files were compacted and expired in the meantime
-            return {}
-    return {landed.landed_hour: landed.lateness for landed in counter.result().by_landed_hour}
+    if not snapshot.appends:
+        return {}
+    added = [e for e in _changed_entries(table, snapshot.snapshot_id) if e.status is ManifestEntryStatus.ADDED]
+    try:
+        found = counted(_landed(table, raw, [e.data_file for e in added], snapshot.committed_at_ms), raw, start)
+    except FileNotFoundError:  # the files were compacted and expired in the meantime
+        return {}
+    return {landed.landed_hour: landed.lateness for landed in found.by_landed_hour}
 
 
 def _changed_entries(table: Table, snapshot_id: int) -> Iterator[ManifestEntry]:

@@ -8,7 +8,7 @@ watermark, which is what sessions have built them from.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -28,10 +28,9 @@ from lake_assets.incremental.engine.model import (
     HeldHour,
     PlannedHour,
     RowCounts,
-    SessionPlan,
     source_range,
 )
-from lake_assets.incremental.engine.state import State
+from lake_assets.incremental.engine.state import State, carrying_plan
 from lake_assets.incremental.engine.user_code import naming_audit
 
 if TYPE_CHECKING:
@@ -273,10 +272,6 @@ def ties_result(target: Target, tied: int) -> tuple[AuditResult, ...]:
 # The audits of a target on what it has published
 
 
-NO_SESSION = "audit-of-published-rows"
-"""Stands where a session has its id."""
-
-
 @dataclass(frozen=True)
 class PublishedAudit:
     """The results of audits on published rows.
@@ -365,7 +360,18 @@ def audit_published(
             f"{target.table} has no complete hour to audit.",
             remedy=f"Build it with `lake catch-up {target.name}`, or name hours.",
         )
-    plan = _plan(catalog, target, state, evaluated)
+    sources = []
+    for name in target.source_tables:
+        mark = state.watermarks.get(name)
+        is_empty = mark is not None and mark.snapshot_id is None
+        if mark is None or not (is_empty or iceberg.load(catalog, name).snapshot_by_id(mark.snapshot_id or 0)):
+            raise UsageError(
+                f"{name} does not have the snapshot that {target.table} was built from.",
+                remedy=f"Run `lake catch-up {target.name}`, then audit again.",
+            )
+        sources.append(source_range(mark, mark.snapshot_id))
+    chosen = tuple(PlannedHour(hour, "chosen to be audited") for hour in evaluated)
+    plan = replace(carrying_plan(state, "audit"), sources=tuple(sources), hours=chosen)
     # About how many rows the sources and the hours have; infinite if the metadata do not tell.
     max_rows = plan.source_rows + rows_between(table, target.time_column, evaluated[0], evaluated[-1])
     spark = open_spark()
@@ -390,27 +396,4 @@ def audit_published(
         audits=tuple(result for result in results if names is None or result.name in names),
         unsettled=tuple(sorted(committed.waiting.keys() & set(evaluated))),
         held=committed.held,
-    )
-
-
-def _plan(catalog: Catalog, target: Target, state: State, hours: tuple[int, ...]) -> SessionPlan:
-    """Return the hours, and the sources as of the watermark, as a plan that is not recorded and not run."""
-    sources = []
-    for name in target.source_tables:
-        mark = state.watermarks.get(name)
-        retained = {each.snapshot_id for each in iceberg.load(catalog, name).metadata.snapshots}
-        if mark is None or (mark.snapshot_id is not None and mark.snapshot_id not in retained):
-            raise UsageError(
-                f"{name} does not have the snapshot that {target.table} was built from.",
-                remedy=f"Run `lake catch-up {target.name}`, then audit again.",
-            )
-        sources.append(source_range(mark, mark.snapshot_id))
-    return SessionPlan(
-        process=target.table,
-        session_id=NO_SESSION,
-        kind="rebuild",
-        load="none",
-        sources=tuple(sources),
-        hours=tuple(PlannedHour(hour, "chosen to be audited") for hour in hours),
-        code_version=target.code_version,
     )

@@ -54,7 +54,6 @@ from lake_assets.incremental.engine.model import (
     SessionPlan,
     SessionReport,
     merged,
-    source_range,
     verdicts_in_words,
 )
 from lake_assets.incremental.engine.planner import Heads, Planner, present_heads
@@ -72,6 +71,7 @@ from lake_assets.incremental.engine.session_log import (
 from lake_assets.incremental.engine.state import (
     OPENED,
     State,
+    carrying_plan,
     number_of,
     outside_changes,
     published_state,
@@ -728,19 +728,6 @@ def _check_is(plan: SessionPlan, session_id: str | None, which: str) -> None:
             f"The session of {plan.process} {which} is {plan.session_id}, and not {session_id}.",
             remedy="Name its id, or leave it out.",
         )
-
-
-def carrying_plan(state: State, why: str) -> SessionPlan:
-    """Return the plan of a session that builds nothing and leaves the watermarks where they are."""
-    return SessionPlan(
-        process=state.process,
-        session_id=f"{why}-{state.process.split('.')[-1]}-{state.highest + 1}",
-        kind="rebuild",
-        load="none",
-        sources=tuple(source_range(mark, mark.snapshot_id) for mark in state.watermarks.values()),
-        hours=(),
-        notes=(f"{why}: the state was carried on, and no row was built",),
-    )
 
 
 def utc_now() -> datetime:

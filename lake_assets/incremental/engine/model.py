@@ -121,11 +121,8 @@ class DeferredHour:
 
 def deferred_of(waiting: Mapping[int, Waiting]) -> tuple[DeferredHour, ...]:
     """Return the hours that wait by the policy for late rows, ascending."""
-    found = []
-    for hour in hours_of(waiting, {"late"}):
-        waits = waiting[hour]
-        found.append(DeferredHour(hour, waits.since_ms, waits.rows, waits.after))
-    return tuple(found)
+    late = ((hour, waits) for hour, waits in sorted(waiting.items()) if waits.kind == "late")
+    return tuple(DeferredHour(hour, waits.since_ms, waits.rows, waits.after) for hour, waits in late)
 
 
 @dataclass(frozen=True)
@@ -193,11 +190,8 @@ class Committed:
     @cached_property
     def held(self) -> tuple[HeldHour, ...]:
         """The hours that are held back, ascending."""
-        found = []
-        for hour in sorted(self.held_hours):
-            waits = self.waiting[hour]
-            found.append(HeldHour(hour, waits.why, waits.session_id, waits.code_version))
-        return tuple(found)
+        held = ((hour, waits) for hour, waits in sorted(self.waiting.items()) if waits.kind in HELD)
+        return tuple(HeldHour(hour, waits.why, waits.session_id, waits.code_version) for hour, waits in held)
 
     @cached_property
     def deferred(self) -> tuple[DeferredHour, ...]:

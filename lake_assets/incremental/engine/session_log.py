@@ -208,6 +208,21 @@ class SessionRecord:
             return ()
         return held_by(self.plan, self.audits)
 
+    @property
+    def published(self) -> tuple[int, ...]:
+        """The hours that it wrote or emptied, if it has ended."""
+        return self.built if self.state == "committed" else ()
+
+    @property
+    def failed_audits(self) -> tuple[AuditResult, ...]:
+        """The results of the audits that failed."""
+        return tuple(audit for audit in self.audits if not audit.passed)
+
+    @property
+    def seconds(self) -> float | None:
+        """Wall time from planning to the end; None while it is open."""
+        return (self.ended_at - self.started_at).total_seconds() if self.ended_at else None
+
     def report(self) -> SessionReport:
         """Return the report of a session; counts that are not stored are 0."""
         is_blocked = self.state == "blocked"

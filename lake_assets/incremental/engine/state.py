@@ -32,7 +32,7 @@ from lake_assets.errors import (
 from lake_assets.incremental.declaration import Source, Target
 from lake_assets.incremental.engine import iceberg, publish
 from lake_assets.incremental.engine.iceberg import hours_present
-from lake_assets.incremental.engine.model import Committed, SessionPlan, Waiting
+from lake_assets.incremental.engine.model import Committed, SessionPlan, Waiting, source_range
 from lake_assets.incremental.engine.source_changes import Totals, Watermark, changes
 
 SESSION, NUMBER, BASE, STATE = "lake.session", "lake.n", "lake.base", "lake.state"
@@ -163,6 +163,19 @@ def after_session(
             "unchanged": [list(each) for each in ranges(unchanged)],
         },
         table=before.table,
+    )
+
+
+def carrying_plan(state: State, why: str) -> SessionPlan:
+    """Return the plan of a session that builds nothing and leaves the watermarks where they are."""
+    return SessionPlan(
+        process=state.process,
+        session_id=f"{why}-{state.process.split('.')[-1]}-{state.highest + 1}",
+        kind="rebuild",
+        load="none",
+        sources=tuple(source_range(mark, mark.snapshot_id) for mark in state.watermarks.values()),
+        hours=(),
+        notes=(f"{why}: the state was carried on, and no row was built",),
     )
 
 

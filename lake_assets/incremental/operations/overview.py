@@ -23,7 +23,7 @@ from lake_assets.incremental.engine import iceberg
 from lake_assets.incremental.engine.arrivals import Arrivals, arrivals
 from lake_assets.incremental.engine.columns import check_time_columns
 from lake_assets.incremental.engine.iceberg import QUARANTINE, rows_of_files
-from lake_assets.incremental.engine.model import AuditResult, HeldHour
+from lake_assets.incremental.engine.model import HeldHour
 from lake_assets.incremental.engine.planner import source_complete_through
 from lake_assets.incremental.engine.session_log import SessionLog, SessionRecord
 from lake_assets.incremental.engine.state import State, read_state
@@ -34,63 +34,6 @@ if TYPE_CHECKING:
 
 SESSIONS = 1000
 """How many of a target's newest sessions are shown: those of some weeks."""
-
-
-@dataclass(frozen=True)
-class SessionSummary:
-    """What one session did.
-
-    Event hours are in hours since 1970-01-01 UTC, ascending.
-
-    Attributes:
-        session_id: Its id.
-        state: Its newest state.
-        kind: `session` or `rebuild`.
-        load: `append`, `overwrite` or `none`.
-        reason: Why its first hour was planned; without hours, what the session is for.
-        started_at: When it was planned.
-        ended_at: When it ended; None while it is open.
-        seconds: Wall time from planning to its end; None while it is open.
-        planned: Planned event hours.
-        built: Event hours that it published.
-        rows_read: Rows read.
-        rows_written: Rows written.
-        failed_audits: Audits that failed.
-    """
-
-    session_id: str
-    state: str
-    kind: str
-    load: str
-    reason: str
-    started_at: datetime
-    ended_at: datetime | None
-    seconds: float | None
-    planned: tuple[int, ...]
-    built: tuple[int, ...]
-    rows_read: int
-    rows_written: int
-    failed_audits: tuple[AuditResult, ...] = ()
-
-
-def summary(record: SessionRecord) -> SessionSummary:
-    """Return what a session did, as the log has it."""
-    plan = record.plan
-    return SessionSummary(
-        session_id=plan.session_id,
-        state=record.state,
-        kind=plan.kind,
-        load=plan.load,
-        reason=plan.reason,
-        started_at=record.started_at,
-        ended_at=record.ended_at,
-        seconds=(record.ended_at - record.started_at).total_seconds() if record.ended_at else None,
-        planned=plan.hour_numbers,
-        built=record.built if record.state == "committed" else (),
-        rows_read=record.rows_read,
-        rows_written=record.rows_written,
-        failed_audits=tuple(audit for audit in record.audits if not audit.passed),
-    )
 
 
 @dataclass(frozen=True)
@@ -155,7 +98,7 @@ class TargetOverview:
     """
 
     table: str
-    sessions: tuple[SessionSummary, ...]
+    sessions: tuple[SessionRecord, ...]
     pending: tuple[int, ...]
     skipped: tuple[int, ...]
     quarantine: tuple[QuarantinedRows, ...]
@@ -245,7 +188,7 @@ def _target_overview(
         columns.append(ColumnOverview(name, iceberg_type, target.descriptions.get(name, ""), sources.get(name, ())))
     return TargetOverview(
         table=target.table,
-        sessions=tuple(map(summary, log.history(target.table, newest=SESSIONS))),
+        sessions=tuple(log.history(target.table, newest=SESSIONS)),
         pending=tuple(sorted(state.committed.pending)),
         skipped=tuple(sorted(state.committed.skipped)),
         quarantine=tuple(quarantine),

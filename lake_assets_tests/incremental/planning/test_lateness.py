@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from lake_assets.base.hours import hour_of, hour_start
 from lake_assets.incremental.declaration import RawTable
 from lake_assets.incremental.engine import arrivals
-from lake_assets.incremental.engine.arrivals import EXACT_SECONDS, ArrivalCounter, Arrivals, Lateness
+from lake_assets.incremental.engine.arrivals import EXACT_SECONDS, Arrivals, Lateness
 
 START = 490_896
 RAW = RawTable("raw.some", {"event_ts": "timestamptz"}, time_column="event_ts")
@@ -34,10 +34,7 @@ def batch(times: list[Times]) -> pa.RecordBatch:
 
 
 def counted(batches: list[list[Times]]) -> Arrivals:
-    counter = ArrivalCounter(RAW, START)
-    for times in batches:
-        counter.add(batch(times))
-    return counter.result()
+    return arrivals.counted(map(batch, batches), RAW, START)
 
 
 def placed(times: list[Times]) -> list[tuple[datetime, datetime]]:
@@ -89,7 +86,6 @@ def test_times_of_less_than_microseconds_and_of_another_zone_are_the_same_moment
         "event_ts": pa.array([event], pa.timestamp("ms", "Asia/Tokyo")),
         "landed_at": pa.array([landed], pa.timestamp("s", "UTC")),
     }
-    counter = ArrivalCounter(RAW, START)
-    counter.add(pa.record_batch(columns))
-    assert counter.result() == counted([[(event, landed)]])
-    assert counter.result().overall == Lateness(1, 7200, 7200, 7200)
+    found = arrivals.counted([pa.record_batch(columns)], RAW, START)
+    assert found == counted([[(event, landed)]])
+    assert found.overall == Lateness(1, 7200, 7200, 7200)
