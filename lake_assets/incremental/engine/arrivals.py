@@ -24,6 +24,7 @@ from lake_assets.base import columns
 from lake_assets.base.hours import HOUR_MICROSECONDS, moment_at
 from lake_assets.incremental.declaration import RawTable, Source
 from lake_assets.incremental.engine.iceberg import changed_entries, live_entries, microseconds, rows_of_files
+from lake_assets.incremental.engine.publish import operation_of
 from lake_assets.incremental.engine.source_changes import HOUR_MILLISECONDS, SnapshotReader
 
 EXACT_SECONDS = 256
@@ -161,7 +162,7 @@ def arrivals(table: Table, raw: RawTable, *, start: int) -> Arrivals:
         return counted(_landed(table, raw, table.scan().plan_files(), None), raw, start)
     appended_at = {}
     for snapshot in table.metadata.snapshots:
-        if snapshot.summary is not None and snapshot.summary.operation is Operation.APPEND:
+        if operation_of(snapshot) is Operation.APPEND:
             appended_at[snapshot.snapshot_id] = snapshot.timestamp_ms
     files: defaultdict[int | None, list[DataFile]] = defaultdict(list)
     for entry in live_entries(table, table.current_snapshot()):

@@ -11,7 +11,7 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
@@ -26,13 +26,13 @@ from lake_assets.base.hours import FIRST_HOUR, HOUR_MICROSECONDS, LAST_HOUR, hou
 from lake_assets.base.sql_text import any_is_true
 from lake_assets.incremental.engine.columns import with_present_columns
 from lake_assets.incremental.engine.iceberg import SMALL_FILES, ArrowScan, entries
-from lake_assets.incremental.engine.publish import ancestors
+from lake_assets.incremental.engine.publish import ancestors, operation_of
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
 
     from lake_assets.incremental.declaration import Source
-    from lake_assets.incremental.engine.model import SessionPlan, SourceRange
+    from lake_assets.incremental.engine.model import Load, SessionPlan, SourceRange
 
 
 CATALOG = "lake"
@@ -63,7 +63,7 @@ class SessionReads:
     table: Table
     source: Source
     plan: SessionPlan
-    load: Literal["append", "overwrite", "none"]
+    load: Load
     start: int
 
     def valid_rows(self) -> DataFrame:
@@ -249,11 +249,10 @@ def count_appended(table: Table, after: int | None, up_to: int | None) -> int | 
     for snapshot in ancestors(table, up_to):
         if snapshot.snapshot_id == after:
             return rows
-        operation = snapshot.summary.operation if snapshot.summary else None
-        if operation is Operation.APPEND:
+        if operation_of(snapshot) is Operation.APPEND:
             own = [each for each in snapshot.manifests(table.io) if each.added_snapshot_id == snapshot.snapshot_id]
             rows += sum(each.added_rows_count or 0 for each in own if each.content is ManifestContent.DATA)
-        elif operation is not Operation.REPLACE:
+        elif operation_of(snapshot) is not Operation.REPLACE:
             return None
     return None
 
@@ -276,7 +275,7 @@ def count_in_hours(table: Table, snapshot_id: int, time_column: str, hours: Coll
     ordered = sorted(set(hours))
     rows, to_open = 0, []
     for manifest in manifests:
-        for entry in entries(manifest, table.io, discard_deleted=True):
+        for entry in entries(manifest, table.io):
             file = entry.data_file
             nulls = (file.null_value_counts or {}).get(column.field_id)
             timed = None if nulls is None else file.record_count - nulls

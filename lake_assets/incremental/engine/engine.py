@@ -524,9 +524,7 @@ class Engine:
         self.log.complete(state)
         assert state.table is not None
         plan = self._opened_plan(target, state)
-        if plan is not None and session_id not in (None, plan.session_id):
-            plan = None
-        if plan is None:
+        if plan is None or session_id not in (None, plan.session_id):
             decision = self.planner_for(target).external_session(state)
             if self.erasure_guard.delete_erased_rows(decision):
                 return self.open_session(target, run_id=run_id, session_id=session_id)

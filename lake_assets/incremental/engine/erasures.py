@@ -335,7 +335,7 @@ class ErasureGuard:
         files = []
         for manifest in snapshot.manifests(table.io) if any(columns_of.values()) else []:
             if manifest.content is ManifestContent.DATA and manifest.sequence_number > after:
-                for entry in entries(manifest, table.io, discard_deleted=True):
+                for entry in entries(manifest, table.io):
                     # A compacted file has a new file sequence number, and the data sequence number of its old rows.
                     if max(entry.file_sequence_number or 0, entry.sequence_number or 0) > after:
                         files.append(entry.data_file)

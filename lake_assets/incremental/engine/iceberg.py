@@ -311,7 +311,7 @@ FILE_PATH_FIELD = 2147483546
 _remembered: Recent[tuple[object, ...], tuple[ManifestEntry, ...]] = Recent(REMEMBERED_ENTRIES)
 
 
-def entries(manifest: ManifestFile, io: FileIO, *, discard_deleted: bool) -> list[ManifestEntry]:
+def entries(manifest: ManifestFile, io: FileIO, *, discard_deleted: bool = True) -> list[ManifestEntry]:
     """Return the entries of a manifest, equal to those of `ManifestFile.fetch_manifest_entry`.
 
     Nobody may change them: several readers share those of a small manifest.
@@ -334,7 +334,7 @@ def live_entries(
     """Yield the entries of the live data files of a snapshot, or of its live delete files; none for None."""
     for manifest in snapshot.manifests(table.io) if snapshot else []:
         if manifest.content is content:
-            yield from entries(manifest, table.io, discard_deleted=True)
+            yield from entries(manifest, table.io)
 
 
 def changed_entries(
@@ -504,7 +504,7 @@ def files_by_hours(
             known = [grain.numbered(int(from_bytes(IntegerType(), each))) for each in limits if each is not None]
             if len(known) == len(limits) and (known[0][0] > last or known[1][-1] < first):
                 continue
-        for entry in entries(manifest, table.io, discard_deleted=True):
+        for entry in entries(manifest, table.io):
             partition = _hours(table, entry.data_file, time_column)
             if partition is not None and (wanted is None or any(hour in wanted for hour in partition)):
                 yield partition, entry
@@ -654,6 +654,19 @@ def retrying(*others: type[Exception], seconds: float = 60) -> Retrying:
         stop=stop_after_delay(seconds),
         reraise=True,
     )
+
+
+@retrying().wraps
+def set_properties(catalog: Catalog, name: str, properties: Mapping[str, str | None]) -> None:
+    """Set properties of a table, also if others commit to it meanwhile; None removes one."""
+    table = load(catalog, name)
+    new = {key: value for key, value in properties.items() if value is not None}
+    gone = table.metadata.properties.keys() & properties.keys() - new.keys()
+    with table.transaction() as transaction:
+        if new:
+            transaction.set_properties(new)
+        if gone:
+            transaction.remove_properties(*gone)
 
 
 @contextmanager

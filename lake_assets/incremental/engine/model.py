@@ -29,6 +29,9 @@ record of the session and an event of Dagster, so a session costs by its hours e
 
 Number = TypeVar("Number", int, float)
 
+Load = Literal["append", "overwrite", "none"]
+"""How a session writes its rows."""
+
 SAMPLE = 10
 """The most keys of offending rows that an audit's result names."""
 
@@ -479,7 +482,7 @@ class SessionPlan:
     process: str
     session_id: str
     kind: Literal["session", "rebuild"]
-    load: Literal["append", "overwrite", "none"]
+    load: Load
     sources: tuple[SourceRange, ...]
     hours: tuple[PlannedHour, ...]
     waiting: Mapping[int, Waiting] = field(default_factory=dict)

@@ -146,7 +146,7 @@ def newest_event(table: Table, time_column: str) -> int | None:
         manifest_limit = committed.get(manifest.added_snapshot_id or 0, earliest)
         if manifest.content is not ManifestContent.DATA or manifest_limit <= newest:
             continue
-        for entry in entries(manifest, table.io, discard_deleted=True):
+        for entry in entries(manifest, table.io):
             file = entry.data_file
             limit = min(manifest_limit, committed.get(entry.snapshot_id or 0, earliest))
             times = bounds(file, field)
@@ -384,6 +384,10 @@ class Planner:
             outside = outside_changes(state, self.target, self.pipeline.start_hour).hours
             every |= {hour: why for hour, why in outside.items() if hour >= self.pipeline.start_hour}
             committed = committed.with_changed(every)
+        mark, history = found[0].since, tuple[int, ...]()
+        if committed.deferred and mark is not None and mark.snapshot_id is not None:
+            line = publish.ancestors(self.source_table(self.target.sources[0]), mark.snapshot_id)
+            history = tuple(reversed([snapshot.snapshot_id for snapshot in line]))
         return PlanningInput(
             process=self.target.table,
             mode=self.target.mode,
@@ -395,7 +399,7 @@ class Planner:
             start=self.pipeline.start_hour,
             late=self.target.late,
             now=self.clock() if self.clock and self.target.late else None,
-            history=self._history(found[0].since) if committed.deferred else (),
+            history=history,
         )
 
     def _present(self, state: State) -> frozenset[int]:
@@ -430,14 +434,6 @@ class Planner:
             snapshots.append(replace(snapshot, hours=tuple(ranges(kept))))
         return replace(found, snapshots=tuple(snapshots))
 
-    def _history(self, mark: Watermark | None) -> tuple[int, ...]:
-        """Return the snapshots of the driving source up to its watermark, oldest first, without a gap."""
-        if mark is None or mark.snapshot_id is None:
-            return ()
-        table = self.source_table(self.target.sources[0])
-        newest_first = [snapshot.snapshot_id for snapshot in publish.ancestors(table, mark.snapshot_id)]
-        return tuple(reversed(newest_first))
-
     def _changes(
         self, source: Source, since: Watermark | None, up_to: Head | None, budget: ReadBudget
     ) -> SourceChanges:
@@ -449,11 +445,10 @@ class Planner:
 
     def _with_waited(self, decision: Decision, state: State) -> Decision:
         """Return the plan; of a session that builds hours which have waited, with where their rows are."""
-        if not isinstance(decision, SessionPlan) or state.table is None:
-            return decision
         waiting = state.committed.waiting
-        hours = [hour for hour in decision.hour_numbers if hour in waiting]
-        if not hours:
+        planned = decision.hour_numbers if isinstance(decision, SessionPlan) else ()
+        hours = [hour for hour in planned if hour in waiting]
+        if not isinstance(decision, SessionPlan) or not hours:
             return decision
         named = list(decision.processing_uris)
         began = read_before(state, {waiting[hour].session_id for hour in hours})

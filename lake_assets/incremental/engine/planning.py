@@ -7,7 +7,6 @@ session leaves behind. The clock is an input: by it, late rows that wait by the 
 from __future__ import annotations
 
 import hashlib
-from bisect import bisect_left
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 from datetime import timedelta
@@ -26,6 +25,7 @@ from lake_assets.incremental.engine.model import (
     HeldHour,
     Kind,
     LateRows,
+    Load,
     NoSession,
     OlderCode,
     PlannedHour,
@@ -85,7 +85,12 @@ def plan(inputs: PlanningInput, *, acknowledge: bool = False) -> Decision:
     check_none_held(inputs.process, mode, committed.held)
     last = last_buildable_hour(inputs)
     if last is None:
-        return _no_session(inputs, "wait", _why_none_is_complete(inputs))
+        not_set = [each.source for each in inputs.changes if each.head.complete_through is None]
+        why = f"{', '.join(not_set)}: complete-through is not set yet, so no hour is known to be complete"
+        if not not_set:
+            first = grain.format_hours([inputs.start])
+            why = f"no {grain.name} is complete yet: {first} waits for {_incomplete_sources(inputs, inputs.start)}"
+        return _no_session(inputs, "wait", why)
 
     # What waits or has changed now is due, unless it is not complete, too old, held back, or waits for more late rows.
     fresh = changed_hours(inputs)
@@ -115,7 +120,7 @@ def plan(inputs: PlanningInput, *, acknowledge: bool = False) -> Decision:
     due = {hour: reasons[hour] for hour in sorted(affected.keys() - held)}
 
     through = _next_complete_through(inputs)
-    load: Literal["append", "overwrite", "none"]
+    load: Load
     build: dict[int, str] = {}
     waited: tuple[LateRows, ...] | None = None
     if due:
@@ -285,14 +290,6 @@ def _no_session(
     return NoSession(kind, why, due_at(deferred, inputs.late), tuple(deferred))
 
 
-def _why_none_is_complete(inputs: PlanningInput) -> str:
-    not_set = [each.source for each in inputs.changes if each.head.complete_through is None]
-    if not_set:
-        return f"{', '.join(not_set)}: complete-through is not set yet, so no hour is known to be complete"
-    first = inputs.grain.format_hours([inputs.start])
-    return f"no {inputs.grain.name} is complete yet: {first} waits for {_incomplete_sources(inputs, inputs.start)}"
-
-
 def _incomplete_sources(inputs: PlanningInput, hour: int) -> str:
     """Return, for people, the sources that are not complete through the partition of an hour, and their progress."""
     waiting: list[str] = []
@@ -387,27 +384,26 @@ def _first_chunk(
     old = [hour for hour in due if hour <= built]
     new = [hour for hour in due if hour > built]
     firsts, limit = grain.firsts(old), grain.rounded_up(mode.chunk_hours)
-    changed |= {min(due)}  # the hour that has changed may be held
-    if not isinstance(mode, Sequential):
-        if not old or len(grain.firsts(due)) <= limit:
-            return everything
-        if new:
-            return new, {*old}, set()
-        is_newest_first = hours_are_independent(mode)
-        first, end = (max(0, len(firsts) - limit), len(firsts)) if is_newest_first else (0, limit)
-    else:
+    if isinstance(mode, Sequential):
+        changed |= {min(due)}  # the hour that has changed may be held
         if changed.issuperset(old):
             return everything  # all must be built anyway, so a smaller chunk would find out nothing
         continued = 2 * grain.partitions_in(inputs.committed.chunk_hours) if min(due) in inputs.committed.pending else 0
-        gap = limit if inputs.whole_chunks else min(limit, max(1, continued))
-        first, end = 0, gap
-        for index, hour in enumerate(grain.firsts(due)):
+        gap = end = limit if inputs.whole_chunks else min(limit, max(1, continued))
+        for number, hour in enumerate(grain.firsts(due), start=1):
             must_be_built = hour > built or not changed.isdisjoint(grain.whole([hour]))
-            if must_be_built and index - end <= gap and min(index + 1, len(firsts)) <= limit:
-                end = max(end, index + 1)
-    begin = bisect_left(old, firsts[first]) if first < len(firsts) else len(old)
-    stop = bisect_left(old, firsts[end]) if end < len(firsts) else len(old)
-    now, rest = old[begin:stop], {*old[:begin], *old[stop:]}
+            if must_be_built and number - 1 - end <= gap and min(number, len(firsts)) <= limit:
+                end = max(end, number)
+        firsts = firsts[:end]
+    elif not old or len(grain.firsts(due)) <= limit:
+        return everything
+    elif new:
+        return new, {*old}, set()
+    else:
+        firsts = firsts[-limit:] if hours_are_independent(mode) else firsts[:limit]
+    inside = grain.whole(firsts)
+    now = [hour for hour in old if hour in inside]
+    rest = {*old}.difference(now)
     if not rest:
         return everything
     if not isinstance(mode, Sequential):
@@ -496,7 +492,7 @@ def late_rows(inputs: PlanningInput, hours: Collection[int]) -> tuple[LateRows, 
 
 def _session(
     inputs: PlanningInput,
-    load: Literal["append", "overwrite", "none"],
+    load: Load,
     hours: Mapping[int, str],
     waiting: Mapping[int, Waiting],
     *,

@@ -255,7 +255,7 @@ def only_compacted_since(table: Table, snapshot_id: int | None) -> bool:
     for snapshot in ancestors(table):
         if snapshot.snapshot_id == snapshot_id:
             return True
-        if snapshot.summary is None or snapshot.summary.operation is not Operation.REPLACE:
+        if operation_of(snapshot) is not Operation.REPLACE:
             return False
     return False
 
@@ -303,6 +303,11 @@ def ancestors(table: Table, snapshot_id: int | None = None) -> Iterator[Snapshot
     while current is not None:
         yield current
         current = by_id.get(current.parent_snapshot_id or 0)
+
+
+def operation_of(snapshot: Snapshot) -> Operation:
+    """Return a snapshot's operation; a snapshot without one may have changed any row."""
+    return snapshot.summary.operation if snapshot.summary else Operation.OVERWRITE
 
 
 def summary_of(snapshot: Snapshot) -> Mapping[str, str]:

@@ -34,7 +34,7 @@ from lake_assets.base.hours import HOUR_MICROSECONDS
 from lake_assets.connections.sql_catalog import Recent
 from lake_assets.errors import files_misread, rows_unread
 from lake_assets.incremental.engine.iceberg import bounds, changed_entries, in_avro, live_entries, named_data_file
-from lake_assets.incremental.engine.publish import ancestors
+from lake_assets.incremental.engine.publish import ancestors, operation_of
 
 NAME_MAPPING = "schema.name-mapping.default"
 """Table property that files without field ids need. Each program that adds files sets it."""
@@ -239,7 +239,7 @@ def _undeleted_files(table: Table, snapshot: Snapshot) -> Iterator[DataFile]:
 def _appended_files(table: Table, head: Snapshot, after: int) -> Iterator[DataFile]:
     """Yield the data files that the snapshots after one, up to the head, appended."""
     for snapshot in takewhile(lambda each: each.snapshot_id != after, ancestors(table, head.snapshot_id)):
-        if snapshot.summary is not None and snapshot.summary.operation is Operation.APPEND:
+        if operation_of(snapshot) is Operation.APPEND:
             for entry in changed_entries(snapshot, table.io):
                 if entry.status is ManifestEntryStatus.ADDED and entry.data_file.content is DataFileContent.DATA:
                     yield entry.data_file

@@ -326,12 +326,9 @@ class Session:
 
     def _remember(self, name: str, value: Mapping[str, object]) -> None:
         """Set a property of the target, as JSON. Any session's commit ends it."""
-        for attempt in iceberg.retrying():
-            with attempt, iceberg.load(self.engine.catalog, self.target.table).transaction() as transaction:
-                transaction.set_properties({name: json.dumps(value)})
-                replaced = {BLOCKED, FAILED} - {name} if name != OPENED else set()
-                for other in replaced & transaction.table_metadata.properties.keys():
-                    transaction.remove_properties(other)
+        replaced = {BLOCKED, FAILED} - {name} if name != OPENED else ()
+        changed = {**dict.fromkeys(replaced), name: json.dumps(value)}
+        iceberg.set_properties(self.engine.catalog, self.target.table, changed)
 
     def _check_not_overtaken(self) -> None:
         """Raise `PublishConflict` if main has moved, before rows or keys of them are written elsewhere.

@@ -758,7 +758,7 @@ def _newest_number(table: Table, process: str) -> int:
             of_manifest = _numbers_of.find(manifest.manifest_path)
             if of_manifest is None:
                 numbers: dict[str, int] = {}
-                for entry in entries(manifest, table.io, discard_deleted=True):
+                for entry in entries(manifest, table.io):
                     number = _highest_in(table, entry.data_file)
                     if number is None or manifest.partition_spec_id != 0:
                         rows = table.scan(_equal("process_name", process), selected_fields=("revision",)).to_arrow()

@@ -59,7 +59,7 @@ from lake_assets.incremental.engine.iceberg import (
     rows_of_files,
     time_partition,
 )
-from lake_assets.incremental.engine.publish import ancestors, main_id, summary_of
+from lake_assets.incremental.engine.publish import ancestors, main_id, operation_of, summary_of
 
 HourRange = tuple[int, int]
 """First and last event hour, both inclusive."""
@@ -461,7 +461,7 @@ class SnapshotReader:
         appended: dict[int, int | None] = {}  # by the summary; None of a snapshot that is no append
         for snapshot in chain:
             summary = summary_of(snapshot)
-            is_append = _operation(snapshot) is Operation.APPEND and "added-data-files" in summary
+            is_append = operation_of(snapshot) is Operation.APPEND and "added-data-files" in summary
             files = int(summary.get("added-data-files", 0)) + int(summary.get("added-delete-files", 0))
             appended[snapshot.snapshot_id] = files if is_append else None
         listed = {each: sum(manifest.added_files_count or 0 for manifest in own[each]) for each in appended}
@@ -470,12 +470,12 @@ class SnapshotReader:
         found: defaultdict[int | None, list[ManifestEntry]] = defaultdict(list)
         size = sum((each.existing_files_count or 0) + (each.added_files_count or 0) for each in merged)
         for manifest in merged if size <= ENTRIES_OF_LIST * len(missing) else []:
-            for entry in entries(manifest, self.table.io, discard_deleted=True):
+            for entry in entries(manifest, self.table.io):
                 if entry.status is ManifestEntryStatus.EXISTING and entry.snapshot_id in missing:
                     found[entry.snapshot_id].append(entry)
         for snapshot in reversed(chain):
             snapshot_id = snapshot.snapshot_id
-            if _operation(snapshot) is Operation.REPLACE:
+            if operation_of(snapshot) is Operation.REPLACE:
                 yield _built(snapshot, Operation.REPLACE.value, "none")
             elif appended[snapshot_id] == listed[snapshot_id]:
                 yield self.change(snapshot, changed_entries(snapshot, self.table.io, own[snapshot_id]))
@@ -489,7 +489,7 @@ class SnapshotReader:
         added: list[FileChange] = []
         others: list[FileChange] = []
         rows_gone = 0
-        is_append = _operation(snapshot) is Operation.APPEND
+        is_append = operation_of(snapshot) is Operation.APPEND
         for entry in changed:
             file = entry.data_file
             if file.content is DataFileContent.DATA and entry.status is not ManifestEntryStatus.DELETED:
@@ -500,7 +500,7 @@ class SnapshotReader:
             is_data = file.content is DataFileContent.DATA
             others += [self.file(file, snapshot)] if is_data else self.referred(file, snapshot)
         effect: Effect = "append" if is_append else "rewrite"
-        return _built(snapshot, _operation(snapshot).value, effect, added, others, rows_gone=rows_gone)
+        return _built(snapshot, operation_of(snapshot).value, effect, added, others, rows_gone=rows_gone)
 
     def newer_files(self, head: Snapshot, since: Watermark) -> SnapshotChange:
         """Return the files added after an expired watermark. Their rows are new, or were compacted."""
@@ -758,8 +758,3 @@ def merge_ranges(ranges: Iterable[HourRange]) -> tuple[HourRange, ...]:
         else:
             merged.append((first, last))
     return tuple(merged)
-
-
-def _operation(snapshot: Snapshot) -> Operation:
-    """Return a snapshot's operation; a snapshot without one may have changed any row."""
-    return snapshot.summary.operation if snapshot.summary else Operation.OVERWRITE

@@ -17,7 +17,7 @@ from __future__ import annotations
 from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, replace
 from math import ceil, inf
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 from pyiceberg.catalog import Catalog
@@ -57,7 +57,7 @@ from lake_assets.incremental.engine import iceberg, readable
 from lake_assets.incremental.engine.columns import with_present_columns
 from lake_assets.incremental.engine.compare import unchanged_partitions
 from lake_assets.incremental.engine.key_index import KeyIndex, distinct_values, local_rows
-from lake_assets.incremental.engine.model import RowCounts, SessionPlan, SourceRange
+from lake_assets.incremental.engine.model import Load, RowCounts, SessionPlan, SourceRange
 from lake_assets.incremental.engine.readable import LeastRows
 from lake_assets.incremental.engine.user_code import call_function
 
@@ -433,7 +433,7 @@ class PreparedRows:
 
     stager: Stager
     plan: SessionPlan
-    load: Literal["append", "overwrite", "none"]
+    load: Load
     hours: tuple[int, ...]
     rows: DataFrame
     kept: DataFrame

@@ -504,7 +504,7 @@ def _referenced_files(table: Table) -> Iterator[tuple[str, Kind, Reference]]:
                 continue
             seen.add(manifest.manifest_path)
             yield manifest.manifest_path, "manifest", reference
-            for entry in entries(manifest, table.io, discard_deleted=True):
+            for entry in entries(manifest, table.io):
                 is_data = entry.data_file.content is DataFileContent.DATA
                 yield entry.data_file.file_path, "data" if is_data else "delete", reference
 

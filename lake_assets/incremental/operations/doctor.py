@@ -372,7 +372,7 @@ class _Home:
             text = f"{name} lacks the properties {as_text}."
             if iceberg.WAP_ENABLED in wrong:
                 text = write_audit_publish_disabled(name).problem
-            repair = Repair(f"sets {as_text} of {name}", partial(self._set_properties, name, wrong))
+            repair = Repair(f"sets {as_text} of {name}", partial(iceberg.set_properties, self.catalog, name, wrong))
             yield Finding(TABLES, "error", text, f"Run `lake doctor --repair`, which {repair.what}.", repair)
 
         try:
@@ -385,7 +385,7 @@ class _Home:
                 if hour is not None:
                     what = f"sets complete-through of {name} to {hour_key(hour)}, as sessions have recorded"
                 recorded = iceberg.complete_through_property(hour)
-                offered = Repair(what, partial(self._set_properties, name, recorded))
+                offered = Repair(what, partial(iceberg.set_properties, self.catalog, name, recorded))
             yield Finding(TABLES, "error", invalid.problem, invalid.remedy, offered)
 
         raw = self.pipeline.raw_table(name) if self.pipeline else None
@@ -418,16 +418,6 @@ class _Home:
             text = f"The folder of {name} also holds a former table, so maintenance removes no orphans from it."
             files = ", ".join(sorted(former.values()))
             yield Finding(TABLES, "warning", text, f"If that table is not needed, delete its metadata: {files}.")
-
-    def _set_properties(self, name: str, properties: Mapping[str, str | None]) -> None:
-        """Set properties of a table; None removes one."""
-        for attempt in iceberg.retrying():
-            with attempt, iceberg.load(self.catalog, name).transaction() as transaction:
-                for key, value in properties.items():
-                    if value is None:
-                        transaction.remove_properties(key)
-                    else:
-                        transaction.set_properties({key: value})
 
     def _log_was_started_again(self) -> bool:
         """Whether the session log is empty over a former one: somebody who drops a table does not drop the log too."""
@@ -473,7 +463,7 @@ class _Home:
             if process is None and damaged_file(self.catalog, log, data=False) is not None:
                 self.catalog.drop_table(log)
                 create_tables(self.catalog)
-                self._set_properties(log, {STARTED_AGAIN: "true"})
+                iceberg.set_properties(self.catalog, log, {STARTED_AGAIN: "true"})
                 continue
             for attempt in iceberg.retrying():
                 with attempt:

@@ -88,20 +88,14 @@ def compare(engine: Engine, target: Target) -> Comparison:
     Raises:
         TableMissing: The target does not exist.
     """
-    state, table = _read(engine, target)
+    state, table, planned, hours = _read(engine, target)
     rows = table.scan().count()
-    planned = _full_plan(engine, target, state)
     if planned is None:
         return Comparison(target.table, rows, missing=0, extra=rows)
-    hours = _candidates(target, planned, table).difference(*_left_out(state).values())
+    hours = hours.difference(*_left_out(state).values())
     found = _compare_hours(engine, target, table, planned, sorted(hours), from_nothing=True).values()
-    return Comparison(
-        target.table,
-        rows,
-        missing=sum(each.missing for each in found),
-        extra=sum(each.extra for each in found),
-        inexact=_inexact(found),
-    )
+    missing, extra = sum(each.missing for each in found), sum(each.extra for each in found)
+    return Comparison(target.table, rows, missing, extra, _inexact(found))
 
 
 def left(engine: Engine, target: Target) -> tuple[str, ...]:
@@ -196,11 +190,9 @@ def verify_hours(
         TableMissing: The target does not exist.
     """
     began = time.perf_counter()
-    state, table = _read(engine, target)
-    planned = _full_plan(engine, target, state)
+    state, table, planned, candidates = _read(engine, target)
     if planned is None:
         return Verification(target.table, note="Nothing was built yet.")
-    candidates = _candidates(target, planned, table)
     left_out = _left_out(state)
     comparable = candidates.difference(*left_out.values())
     if wanted is None:
@@ -236,25 +228,21 @@ def verify_hours(
 # What both share
 
 
-def _read(engine: Engine, target: Target) -> tuple[State, Table]:
-    """Return the state of a target and the table that was loaded with it, so that rows and watermarks fit."""
+def _read(engine: Engine, target: Target) -> tuple[State, Table, SessionPlan | None, set[int]]:
+    """Return the state of a target, and the table that was loaded with it, so that rows and watermarks fit.
+
+    Returns:
+        Also the plan that builds the target from nothing, as of its watermarks, None if there is nothing to build; and
+        the hours that such a rebuild or the target has.
+    """
     state = engine.state(target)
     if state.table is None:
         raise TableMissing(target.table)
-    return state, state.table
-
-
-def _full_plan(engine: Engine, target: Target, state: State) -> SessionPlan | None:
-    """Return the plan that builds a target from nothing, as of its watermarks; None if there is nothing to build."""
-    if not state.watermarks:
-        return None
-    decision = engine.planner_for(target).from_nothing(state)
-    return decision if isinstance(decision, SessionPlan) and decision.load != "none" else None
-
-
-def _candidates(target: Target, planned: SessionPlan, table: Table) -> set[int]:
-    """Return the hours that a rebuild or the target has."""
-    return {*planned.hour_numbers, *target.grain.whole(hours_present(table, target.time_column))}
+    decision = engine.planner_for(target).from_nothing(state) if state.watermarks else None
+    if not isinstance(decision, SessionPlan) or decision.load == "none":
+        return state, state.table, None, set()
+    present = target.grain.whole(hours_present(state.table, target.time_column))
+    return state, state.table, decision, {*decision.hour_numbers, *present}
 
 
 def _left_out(state: State) -> dict[str, set[int]]:
