@@ -801,9 +801,9 @@ def catch_up(
         for target in in_order:
             name, sources = target.table, {source.table for source in target.sources}
             try:
-                heads = raw_heads | present_heads(engine.catalog, engine.pipeline, sorted(sources & derived))
+                up_to = {each: raw_heads[each] for each in sources & raw_heads.keys()}
+                up_to |= present_heads(engine.catalog, engine.pipeline, sorted(sources & derived))
                 run = partial(engine.run, target, again=again, force=force, deferred=deferred, run_id=run_id)
-                up_to = {each: heads[each] for each in sources if each in heads}
                 while isinstance(found := run(up_to=up_to, on_overtaken=partial(overtaken, name)), SessionReport):
                     held = verdicts_in_words(found.held, target.grain)
                     ended(Outcome(name, report=found, failure=str(hours_held(name, held)) if held else None))

@@ -176,7 +176,7 @@ class Session:
             record = self._record(staged, "committed")
             log.add(record, after)
         released = tuple(hour for hour in staged.audited_hours if hour in held_before)
-        return replace(self._report(staged, record), released=released)
+        return record.report(counts=staged.row_counts, seconds=self.seconds, released=released)
 
     def staged(self, held: Collection[HeldHour] = ()) -> Staged:
         """Prepare the rows of the session without those of held hours, and stage them as a snapshot if there are any.
@@ -299,7 +299,7 @@ class Session:
         record = self._record(staged, "blocked")
         self.engine.log.add(record)
         error = AuditFailed(name, failed)
-        error.report = self._report(staged, record)
+        error.report = record.report(counts=staged.row_counts, seconds=self.seconds)
         raise error
 
     def remember_error(self, error: Exception) -> None:
@@ -388,19 +388,6 @@ class Session:
             rows_read=staged.row_counts.read,
             rows_written=staged.rows,
             audits=staged.audits,
-        )
-
-    def _report(self, staged: Staged, record: SessionRecord) -> SessionReport:
-        counts = staged.row_counts
-        return replace(
-            record.report(),
-            rows_duplicate=counts.duplicates,
-            rows_quarantined=counts.quarantined,
-            rows_late=counts.late,
-            lateness_p50_minutes=counts.lateness_p50,
-            lateness_p95_minutes=counts.lateness_p95,
-            lateness_max_minutes=counts.lateness_max,
-            seconds=self.seconds,
         )
 
     @contextmanager

@@ -53,6 +53,7 @@ from lake_assets.incremental.engine.model import (
     HeldHour,
     Kind,
     PlannedHour,
+    RowCounts,
     SessionPlan,
     SessionReport,
     Waiting,
@@ -223,9 +224,16 @@ class SessionRecord:
         """Wall time from planning to the end; None while it is open."""
         return (self.ended_at - self.started_at).total_seconds() if self.ended_at else None
 
-    def report(self) -> SessionReport:
-        """Return the report of a session; counts that are not stored are 0."""
+    def report(
+        self,
+        *,
+        counts: RowCounts | None = None,
+        seconds: Mapping[str, float] | None = None,
+        released: tuple[int, ...] = (),
+    ) -> SessionReport:
+        """Return the report of a session, with what is not stored, if it is known."""
         is_blocked = self.state == "blocked"
+        counts = counts or RowCounts()
         return SessionReport(
             plan=self.plan,
             status="blocked" if is_blocked else "committed",
@@ -236,6 +244,14 @@ class SessionRecord:
             published_snapshot_id=self.published_snapshot_id,
             rows_read=self.rows_read,
             rows_written=self.rows_written,
+            rows_duplicate=counts.duplicates,
+            rows_quarantined=counts.quarantined,
+            rows_late=counts.late,
+            lateness_p50_minutes=counts.lateness_p50,
+            lateness_p95_minutes=counts.lateness_p95,
+            lateness_max_minutes=counts.lateness_max,
+            released=released,
+            seconds=seconds or {},
             audits=self.audits,
             data_version=str(self.published_snapshot_id) if self.published_snapshot_id else None,
         )

@@ -1,9 +1,9 @@
 """Preparing a session: its sources are read, their rows classified, and the target's rows built and staged.
 
 What is staged is a snapshot that main does not refer to. A source is read as of a snapshot or between two. A
-classified row counts, repeats a delivery, or belongs in quarantine. It has five more columns, `CLASSIFICATION`, which
-`drop_classification` removes. All functions are lazy, but for `count_rows`, and for `classify` of many rows. The
-schema of the rows is an argument, because asking Spark for it takes a call each time.
+classified row counts, repeats a delivery, or belongs in quarantine. It has five more columns, `CLASSIFICATION`. All
+functions are lazy, but for `count_rows`, and for `classify` of many rows. The schema of the rows is an argument,
+because asking Spark for it takes a call each time.
 
 An append takes the new rows alone. An overwrite rebuilds the planned hours from all sources, of all entities or of
 those that changed, and leaves out hours whose rows equal the published ones.
@@ -232,11 +232,6 @@ def _flaws_of_hour(source: Source, start: int) -> list[tuple[Column, str]]:
     return flaws
 
 
-def has_no_hour(source: Source, *, start: int) -> Column:
-    """Return the condition on rows that no session's hours can contain: without a time, or with an absurd one."""
-    return any_of(flaw for flaw, _ in _flaws_of_hour(source, start))
-
-
 def _is_deleted(source: Source) -> Column:
     """Return the condition on versions that delete their key."""
     return F.lit(False) if source.deleted is None else is_true(source.deleted)
@@ -322,16 +317,6 @@ def is_valid() -> Column:
 def is_counted() -> Column:
     """Return the condition on classified rows that should appear in the target."""
     return is_valid() & (F.col(DELIVERY) == COUNTED)
-
-
-def is_version() -> Column:
-    """Return the condition on classified rows that are counted, or are the deletion of a key."""
-    return is_valid() & F.col(DELIVERY).isin(COUNTED, DELETION)
-
-
-def drop_classification(rows: DataFrame) -> DataFrame:
-    """Return classified rows with the columns of the source alone."""
-    return rows.drop(*CLASSIFICATION)
 
 
 def count_rows(
@@ -703,7 +688,8 @@ class Stager:
                 rows = before(rows, source.time_column, hours[-1] + 1)
             if not source.trusted:
                 rows = classify(rows, source, schema=rows.schema, start=self.start)
-                rows = rows.where(is_version() if source.keep == "all" else is_counted()).drop(*CLASSIFICATION)
+                needed = (COUNTED, DELETION) if source.keep == "all" else (COUNTED,)
+                rows = rows.where(is_valid() & F.col(DELIVERY).isin(*needed)).drop(*CLASSIFICATION)
                 if source.keep != "all":
                     # Only now: a later version may stand in a later hour.
                     rows = before(rows, source.time_column, hours[-1] + 1)
@@ -815,7 +801,8 @@ class Stager:
         in_scope = hours_condition(source.time_column, hours)
         if not source.trusted and span.from_snapshot_id != span.to_snapshot_id:
             landed = _landed_with_session(plan, span, source, schema.names)
-            in_scope = in_scope | (has_no_hour(source, start=self.start) & landed)
+            has_no_hour = any_of(flaw for flaw, _ in _flaws_of_hour(source, self.start))
+            in_scope = in_scope | (has_no_hour & landed)
             if not source.has_versions:
                 # The scope compares columns, which Iceberg cannot evaluate: it leaves out files by this wider condition
                 # on the time. If it contained the condition on the hours as it is in the scope, Spark would factor that

@@ -189,8 +189,11 @@ class Maintainer:
         has_many_manifests = len(small) > policy.many_manifests
         if has_many_manifests and not dry_run:
             self._call("rewrite_manifests", name)
-        if not dry_run:
-            self._carry(name)
+        if not dry_run and publish.lags_behind(iceberg.load(catalog, name)):
+            # The tag of the last session lets go of files that a compaction has replaced, by whomever.
+            for target in self.engine.pipeline.targets:
+                if target.table == name and self.engine.problem(target) is None:
+                    self.engine.carry(target, why="maintenance", run_id="maintenance")
         rewritten = time.perf_counter()
 
         young_ms = int((now - policy.retain).timestamp() * 1000)
@@ -245,14 +248,6 @@ class Maintainer:
         ):
             with attempt:
                 self.engine.open_spark().sql(sql).collect()
-
-    def _carry(self, name: str) -> None:
-        """Let the tag of a target's last session go of files that a compaction has replaced, by whomever."""
-        if not publish.lags_behind(iceberg.load(self.engine.catalog, name)):
-            return
-        for target in self.engine.pipeline.targets:
-            if target.table == name and self.engine.problem(target) is None:
-                self.engine.carry(target, why="maintenance", run_id="maintenance")
 
     def _drop_outdated_refs(self, name: str, now: datetime) -> None:
         """Drop the tags and branches that are older than they are to be retained by their own limit."""
