@@ -18,10 +18,9 @@ from datetime import datetime
 import dagster as dg
 from pyiceberg.catalog import Catalog
 
-from lake_assets.base.described import describe
+from lake_assets.base.described import describe, failure_of, is_machines_fault
 from lake_assets.base.failpoints import reach
 from lake_assets.base.hours import hour_key
-from lake_assets.errors import LakeError
 from lake_assets.incremental.dagster.asset_specs import (
     COMPLETE_THROUGH,
     asset_key,
@@ -586,16 +585,19 @@ def raw_tables_sensor(
     def evaluate(context: dg.SensorEvaluationContext, lake_assets: LakeResource) -> dg.SensorResult:
         engine = Engine(lake_assets.catalog(), pipeline, clock=clock)
         report = _LandedReport(engine, keys, json.loads(context.cursor or "{}"))
-        problems: list[LakeError] = []
+        problems: dict[str, Exception] = {}
         for raw, location in moves.look(engine.catalog, pipeline, report.last_snapshots):
             try:
                 if report.add(raw) == 0:
                     moves.note(raw, location, report.last_snapshots.get(raw.table))
-            except LakeError as error:  # the other tables are reported all the same
-                context.log.error(str(error))
-                problems.append(error)
+            except Exception as error:  # also of a library that reads files: the other tables are reported
+                if is_machines_fault(error):
+                    raise
+                text = str(failure_of(raw.table, error))
+                context.log.error(text)
+                problems[text] = error
         if problems and not report.events:
-            raise problems[0]
+            raise next(iter(problems.values()))
         return dg.SensorResult(
             asset_events=report.events,
             cursor=json.dumps(report.last_snapshots),
@@ -663,9 +665,9 @@ class _LandedReport:
         return len(snapshots)
 
 
-def _reason(reported: int, problems: Sequence[LakeError]) -> str:
+def _reason(reported: int, problems: Iterable[str]) -> str:
     done = f"Reported {reported} landed partitions." if reported else "No raw table has a new snapshot."
-    return "\n".join([done, *map(str, problems)])
+    return "\n".join([done, *problems])
 
 
 def raw_events(

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Literal
 
 from pyiceberg.catalog import Catalog
 
-from lake_assets.base.described import describe, is_machines_fault
+from lake_assets.base.described import failure_of, is_machines_fault
 from lake_assets.base.findings import Level
 from lake_assets.base.hours import format_hours, hour_key, hour_start
 from lake_assets.errors import AuditFailed, hours_held
@@ -232,9 +232,8 @@ def health(engine: Engine, target: Target) -> TargetHealth:
     except Exception as error:  # whatever the table of somebody else makes its reader raise concerns this target only
         if is_machines_fault(error):
             raise
-        text = describe(error)
-        what = text.problem if name in text.problem else f"{name}: {text.problem}"
-        found.insert(0, Problem(name, "cannot_plan", what, text.remedy))
+        text = failure_of(name, error)
+        found.insert(0, Problem(name, "cannot_plan", text.problem, text.remedy))
     return TargetHealth(name, decision, tuple(found))
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -86,26 +87,33 @@ def test_g12_what_landed_is_shown_a_bounded_number_at_a_time(
     assert [len(daemon.tick("raw_tables_sensor").asset_events) for _ in range(3)] == [2, 1, 0]
 
 
-def test_a_missing_table_is_named_and_does_not_hide_what_landed_in_others(catalog: Catalog) -> None:
+def test_a_table_that_cannot_be_read_is_named_and_does_not_hide_what_landed_in_others(catalog: Catalog) -> None:
     columns = {"visit_id": "string", "event_ts": "timestamptz"}
-    visits = RawTable("raw.a_visits", columns, time_column="event_ts")
-    pipeline = replace(CLICKS, raw=(visits, *CLICKS.raw))
+    visits, cut = (RawTable(name, columns, time_column="event_ts") for name in ("raw.a_visits", "raw.b_cut"))
+    pipeline = replace(CLICKS, raw=(visits, cut, *CLICKS.raw))
     Engine(catalog, pipeline, clock=utc_now).create_tables()
     catalog.drop_table("raw.a_visits")
+    table = catalog.load_table("raw.b_cut")
+    table.append(table.schema().as_arrow().empty_table())
+    snapshot = table.current_snapshot()
+    assert snapshot is not None
+    Path(snapshot.manifest_list.removeprefix("file://")).unlink()
     with in_process_daemon(pipeline, catalog, utc_now, end=KEYS[20]) as daemon:
         land_clicks(catalog, [0, 1], landing=1)
         found = daemon.tick("raw_tables_sensor")
         assert [event.partition for event in found.asset_events] == [KEYS[1]]
         assert found.skip_message is not None
-        first, second, remedy = found.skip_message.splitlines()
+        first, second, remedy, third, _ = found.skip_message.splitlines()
         assert (first, second) == ("Reported 1 landed partitions.", "Table raw.a_visits is not in the catalog.")
         assert remedy.startswith("  → ")
+        assert third.startswith("raw.b_cut: There is no file /")
 
         with pytest.raises(TableMissing, match=r"raw\.a_visits"):  # a failed tick, as long as it is missing
             daemon.tick("raw_tables_sensor")
         land_clicks(catalog, [2], landing=2)
         assert [event.partition for event in daemon.tick("raw_tables_sensor").asset_events] == [KEYS[2]]
 
+        catalog.drop_table("raw.b_cut")
         Engine(catalog, pipeline, clock=utc_now).create_tables()
         assert daemon.tick("raw_tables_sensor").skip_message == "No raw table has a new snapshot."
 
