@@ -63,13 +63,13 @@ def test_it_says_what_happened(catalog: Catalog, spark: SparkSession, monkeypatc
     assert complete == {*(r.table for r in RAW), *(f"core.{name}" for name in BUILT)}
     assert {s.complete_through for s in found.standings if s.table not in complete} == {None}
     stopped = next(t for t in found.targets if t.table == "core.signup_fact").sessions[-1]
-    assert (stopped.state, stopped.built) == ("blocked", ())
+    assert (stopped.state, stopped.published) == ("blocked", ())
     assert any(a.blocking and a.name.startswith("not_null") for a in stopped.failed_audits)
 
 
 def seen(session: Any) -> tuple[Any, ...]:
     counts = (session.rows_read, session.rows_written)
-    return session.session_id, session.built, *counts
+    return session.plan.session_id, session.published, *counts
 
 
 def told(report: SessionReport) -> tuple[Any, ...]:
