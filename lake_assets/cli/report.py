@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from functools import partial
+from importlib import import_module
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
@@ -185,22 +186,8 @@ def demo(
     ] = None,
 ) -> None:
     """Run a demonstration: simulated data arrives late, and the tables are corrected. Takes a few minutes."""
-    keeps_running = sys.stdout.isatty() if keep_up is None else keep_up
-    if of == "engagement":
-        from lake_assets.demo import engagement as scenes
-
-        passed = scenes.run(keep_up=keeps_running)
-    elif of == "landing":
-        from lake_assets.demo import landing
-
-        passed = landing.run()
-    elif of == "serving":
-        from lake_assets.demo import serving
-
-        passed = serving.run()
+    scenes = import_module(f"lake_assets.demo.{of}")
+    if of in ("membership", "engagement"):
+        scenes.run(keep_up=sys.stdout.isatty() if keep_up is None else keep_up)
     else:
-        from lake_assets.demo import membership
-
-        passed = membership.run(keep_up=keeps_running)
-    if not passed:
-        sys.exit(1)
+        scenes.run()

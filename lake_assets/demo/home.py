@@ -153,34 +153,30 @@ START_PATIENCE = 3
 """How many times longer than usual services may take to start: a demo is often the first thing that a machine does."""
 
 
-def play_on_services(home: Settings, play: Callable[[Settings], bool], *, keep_up: bool) -> bool:
+def play_on_services(home: Settings, play: Callable[[Settings], None], *, keep_up: bool) -> None:
     """Start the services of a data directory, play a demo on them, and stop them.
 
     Args:
-        play: Returns whether everything is as it should be.
-        keep_up: If it is, leave the services running at the end.
-
-    Returns:
-        What `play` returned.
+        play: Raises if anything is not as it should be.
+        keep_up: If all is, leave the services running at the end.
 
     Raises:
         ServiceError: A service did not start.
     """
     began = time.monotonic()
-    succeeded = False
+    leave_up = False
     try:
         lifecycle.up(home, report=_print_dim, patience=START_PATIENCE)
-        succeeded = play(home)
+        play(home)
         memory_mb = sum(service.memory_mb for service in lifecycle.status(home))
         seconds = time.monotonic() - began
         console.print(f"\n{seconds:.0f} s in all; the services hold {memory_mb / 1024:.1f} GB.")
+        leave_up = keep_up
     finally:
-        leave_up = succeeded and keep_up
         if not leave_up:
             lifecycle.down(home, report=_print_dim)
     if leave_up:
         console.print(f"Look around: [bold]{lifecycle.ui_address(home)}[/]   ([bold]make down[/] stops it)")
-    return succeeded
 
 
 def wait_until_idle(

@@ -37,11 +37,8 @@ MERGED = {1: (1, 2), 2: (1, 8), 3: (2, 6), 4: (2, 3)}
 """Offsets of the file that A, B, C and E become, by partition."""
 
 
-def run() -> bool:
+def run() -> None:
     """Play all scenes in the data directory of the settings, with services that end with them.
-
-    Returns:
-        Whether everything was as it should be: always; what is not raises.
 
     Raises:
         ServiceError: A service did not start.
@@ -64,7 +61,6 @@ def run() -> bool:
         _expect(home, 0, "landing", "verify")
         _expect(home, 0, "landing", "page")
     console.print(f"\n{time.monotonic() - began:.0f} s in all.")
-    return True
 
 
 def _land(home: Settings) -> int:

@@ -36,11 +36,8 @@ CENTS = {MONDAY: 250, TUESDAY: 300, WEDNESDAY: 350}
 Seen = Counter[tuple[tuple[object, ...], ...]]
 
 
-def run() -> bool:
+def run() -> None:
     """Play all scenes in the data directory of the settings, with a ZooKeeper that ends with them.
-
-    Returns:
-        Whether everything was as it should be: always; what is not raises.
 
     Raises:
         ServiceError: ZooKeeper did not start.
@@ -63,7 +60,6 @@ def run() -> bool:
         check(f"{seen.total():,} answers, each of one whole push", set(seen) <= whole, expected=True)
         check("it saw every push that went through, the bad one, too", set(seen), whole)
     console.print(f"\n{time.monotonic() - began:.0f} s in all.")
-    return True
 
 
 def _push(home: Settings, folder: Path) -> None:
