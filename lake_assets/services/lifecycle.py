@@ -8,11 +8,10 @@ from __future__ import annotations
 
 import fcntl
 import os
-import subprocess
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
@@ -42,7 +41,6 @@ from lake_assets.services.service import (
     log_says,
     python_module,
 )
-from lake_assets.services.supervisor import Failures
 from lake_assets.settings import pipeline_names
 
 if TYPE_CHECKING:
@@ -229,60 +227,33 @@ def start_services(services: list[Service], home: Path, *silent: Service, report
     """
     addresses.write_records(home, [addresses.ServiceRecord(service.name, service.port) for service in services])
     process = supervisor.start([*services, *silent], home)
-    _Start(services, home, process, report, patience).wait()
-
-
-@dataclass
-class _Start:
-    """A start in progress: waits until every service is ready, and reports progress."""
-
-    services: list[Service]
-    home: Path
-    process: subprocess.Popen[bytes]
-    report: Report
-    patience: float
-    began: float = field(default_factory=time.monotonic)
-    reported: float = 0.0
-
-    def wait(self) -> None:
-        names = ", ".join(service.name for service in self.services)
-        self._say(f"Starting {names} ...")
-        waiting = list(self.services)
-        while waiting:
-            self._check_alive()
-            waiting = [service for service in waiting if not self._is_ready(service)]
-            self._check_patience(waiting)
-            self._report_progress(waiting)
-            time.sleep(POLL_SECONDS)
-
-    @property
-    def _seconds(self) -> float:
-        return time.monotonic() - self.began
-
-    def _say(self, line: str) -> None:
-        self.reported = time.monotonic()
-        self.report(line)
-
-    def _check_alive(self) -> None:
-        if self.process.poll() is not None or supervisor.first_to_end(self.home):
-            raise supervisor.died(self.services, self.home)
-
-    def _is_ready(self, service: Service) -> bool:
-        if not service.ready():
-            return False
-        port = f", port {service.port}" if service.port else ""
-        self._say(f"  {service.name:<10} ready after {self._seconds:4.1f} s{port}")
-        return True
-
-    def _check_patience(self, waiting: list[Service]) -> None:
+    began = reported = time.monotonic()
+    report(f"Starting {_names(services)} ...")
+    waiting = list(services)
+    while waiting:
+        if process.poll() is not None or supervisor.first_to_end(home):
+            raise supervisor.died(services, home)
+        ready = [service for service in waiting if service.ready()]
+        waiting = [service for service in waiting if service not in ready]
+        now = time.monotonic()
+        seconds = now - began
+        lines = []
+        for service in ready:
+            port = f", port {service.port}" if service.port else ""
+            lines.append(f"  {service.name:<10} ready after {seconds:4.1f} s{port}")
         for service in waiting:
-            if self._seconds > service.patience * self.patience:
+            if seconds > service.patience * patience:
                 raise service.stuck()
+        if waiting and not lines and now - reported > PROGRESS_SECONDS:
+            lines.append(f"  {seconds:4.0f} s: still waiting for {_names(waiting)}")
+        for line in lines:
+            report(line)
+            reported = now
+        time.sleep(POLL_SECONDS)
 
-    def _report_progress(self, waiting: list[Service]) -> None:
-        if waiting and time.monotonic() - self.reported > PROGRESS_SECONDS:
-            names = ", ".join(service.name for service in waiting)
-            self._say(f"  {self._seconds:4.0f} s: still waiting for {names}")
+
+def _names(services: list[Service]) -> str:
+    return ", ".join(service.name for service in services)
 
 
 TITLES = {"webserver": "Dagster's UI", "code": "the code server"}
@@ -302,6 +273,9 @@ MAX_STOP_ROUNDS = 5
 """A process that starts another one while it ends makes one more round necessary."""
 
 
+State = Literal["ready", "starting", "failing", "stopped"]
+
+
 @dataclass(frozen=True)
 class ServiceStatus:
     """The state of one service.
@@ -317,7 +291,7 @@ class ServiceStatus:
     """
 
     name: str
-    state: Literal["ready", "starting", "failing", "stopped"]
+    state: State
     pid: int | None = None
     port: int | None = None
     log: str = ""
@@ -416,7 +390,27 @@ def status(settings: Settings) -> list[ServiceStatus]:
     found = []
     for service in _services(settings):
         process = addresses.process_of(settings.home, service.name) if service.name in started else None
-        found.append(_status(service, process, failures.get(service.name)))
+        failed = failures.get(service.name)
+        state: State = "stopped"
+        if failed is not None and failed.in_a_row >= FAILING:
+            state = "failing"
+        elif process is not None:
+            state = "ready" if service.ready() else "starting"
+        detail = ""
+        if failed is not None:
+            times = "once" if failed.count == 1 else f"{failed.count} times"
+            detail = f"ended by itself {times}, last with code {failed.code}"
+        found.append(
+            ServiceStatus(
+                name=service.name,
+                state=state,
+                pid=process.pid if process else None,
+                port=service.port if process else None,
+                log=str(service.log),
+                memory_mb=_memory_mb(process) if process else 0,
+                detail=detail,
+            )
+        )
     return found
 
 
@@ -487,28 +481,21 @@ def _stop_all(home: Path, report: Report) -> bool:
     addresses.remove_records(home)  # first: the guard starts nothing without them
     if found:
         report(f"Stopping {len(found)} processes ...")
-        _stop_supervisor(home)
-        _stop_rest(home)
+        process = addresses.process_of(home, supervisor.NAME)
+        if process is not None:  # first: it stops its services, kills them after STOP_SECONDS, and must outlive them
+            _end([process], seconds=2 * STOP_SECONDS)
+    left = addresses.processes_of(home)
+    for _ in range(MAX_STOP_ROUNDS):
+        if left:
+            _end(left)
+            left = addresses.processes_of(home)
     _remove_records(home)
-    _check_all_ended(home)
+    if left:
+        pids = ", ".join(str(process.pid) for process in left)
+        raise ServiceError(f"These processes of {home} do not end: {pids}.", remedy="Stop them by hand: kill -9 PID.")
     if found:
         report("All stopped.")
     return bool(found)
-
-
-def _stop_supervisor(home: Path) -> None:
-    """Stop the supervisor first: it stops its services."""
-    process = addresses.process_of(home, supervisor.NAME)
-    if process is not None:
-        _end([process], seconds=2 * STOP_SECONDS)  # it kills its services after STOP_SECONDS, and must outlive them
-
-
-def _stop_rest(home: Path) -> None:
-    for _ in range(MAX_STOP_ROUNDS):
-        left = addresses.processes_of(home)
-        if not left:
-            return
-        _end(left)
 
 
 def _remove_records(home: Path) -> None:
@@ -516,13 +503,6 @@ def _remove_records(home: Path) -> None:
     addresses.remove_records(home)
     for file in [*folder.glob("*.pid"), *folder.glob("*.sh")]:
         file.unlink(missing_ok=True)
-
-
-def _check_all_ended(home: Path) -> None:
-    left = addresses.processes_of(home)
-    if left:
-        pids = ", ".join(str(process.pid) for process in left)
-        raise ServiceError(f"These processes of {home} do not end: {pids}.", remedy="Stop them by hand: kill -9 PID.")
 
 
 def _end(processes: list[psutil.Process], *, seconds: float = STOP_SECONDS) -> None:
@@ -544,35 +524,6 @@ def _all_ready(settings: Settings) -> bool:
     if addresses.process_of(settings.home, supervisor.NAME) is None:
         return False
     return all(service.state == "ready" for service in status(settings))
-
-
-def _status(service: Service, process: psutil.Process | None, failures: Failures | None) -> ServiceStatus:
-    return ServiceStatus(
-        name=service.name,
-        state=_state(service, process, failures),
-        pid=process.pid if process else None,
-        port=service.port if process else None,
-        log=str(service.log),
-        memory_mb=_memory_mb(process) if process else 0,
-        detail=_detail(failures),
-    )
-
-
-def _state(
-    service: Service, process: psutil.Process | None, failures: Failures | None
-) -> Literal["ready", "starting", "failing", "stopped"]:
-    if failures is not None and failures.in_a_row >= FAILING:
-        return "failing"
-    if process is None:
-        return "stopped"
-    return "ready" if service.ready() else "starting"
-
-
-def _detail(failures: Failures | None) -> str:
-    if failures is None:
-        return ""
-    times = "once" if failures.count == 1 else f"{failures.count} times"
-    return f"ended by itself {times}, last with code {failures.code}"
 
 
 def _memory_mb(process: psutil.Process) -> int:
