@@ -79,10 +79,10 @@ def init(
 @engagement.command()
 def simulate(
     lake: LakeName,
-    orgs: Annotated[int, typer.Option(help="The number of orgs. Their sizes differ.")] = 20,
-    people: Annotated[int, typer.Option(help="The number of people, in all orgs together.")] = 2_000,
-    touches: Annotated[int, typer.Option(help="The number of emails and calls. Replies are extra.")] = 5_000,
-    hours: Annotated[int, typer.Option(help="The number of simulated hours.")] = 24,
+    orgs: Annotated[int, typer.Option(help="The number of orgs. Their sizes differ.", min=1)] = 20,
+    people: Annotated[int, typer.Option(help="The number of people, in all orgs together.", min=0)] = 2_000,
+    touches: Annotated[int, typer.Option(help="The number of emails and calls. Replies are extra.", min=0)] = 5_000,
+    hours: Annotated[int, typer.Option(help="The number of simulated hours.", min=1)] = 24,
     start: Annotated[str, typer.Option(help="The first simulated hour.")] = "2026-01-01-00:00",
     seed: Annotated[int, typer.Option(help="The same seed sends the same messages again.")] = 1,
     partitions: Partitions = 4,

@@ -14,14 +14,14 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from heapq import heappop, heappush
 from itertools import accumulate, count, islice
 from math import log
 from random import Random
-from typing import Any, Protocol
+from typing import Any
 
 import networkx as nx
 from confluent_kafka import KafkaError, Producer
@@ -33,10 +33,7 @@ from lake_assets.demo.message import Message as Message
 from lake_assets.engagement.lake import EngagementLake, StreamName
 from lake_assets.engagement.messages import NOT_JSON, PATTERNS, UNKNOWN_ORG
 from lake_assets.engagement.topics import KafkaTopic
-from lake_assets.errors import ConfigurationError, ServiceError
-
-LARGEST = {"seed": 2**63, "hours": 10**9, "orgs": 10**9, "people": 10**9, "touches": 10**9}
-"""Of the parameters that are counts; the others are shares."""
+from lake_assets.errors import ServiceError
 
 
 @dataclass(frozen=True)
@@ -72,17 +69,6 @@ class Simulation:
     retention: float = 0.004
     poison: float = 0.005
 
-    def __post_init__(self) -> None:
-        parse_hour(self.start, where="The simulation's start")
-        for name in (field.name for field in fields(self) if field.name != "start"):
-            value, largest = getattr(self, name), LARGEST.get(name, 1)
-            smallest = 1 if name in ("hours", "orgs") else 0
-            if not smallest <= value <= largest:
-                raise ConfigurationError(
-                    f"{name} of the simulation is {value}.",
-                    remedy=f"Set it to a value between {smallest} and {largest:,}.",
-                )
-
 
 CALLS, BOUNCED, OPENED, REPLIED = 0.25, 0.03, 0.4, 0.25
 """Of touches; of emails; of delivered emails; of opened ones."""
@@ -106,14 +92,9 @@ Event = Callable[[int], "_Sent | None"]
 _Sent = tuple[StreamName, Values]
 
 
-def org_name(simulation: Simulation, org: int) -> str:
-    """Return the org_id of an org. Simulations with different seeds have different org_ids."""
-    return f"org-{simulation.seed}-{org:04}"
-
-
 def org_names(simulation: Simulation) -> tuple[str, ...]:
-    """Return the org_ids of a simulation, largest org first."""
-    return tuple(org_name(simulation, org) for org in range(simulation.orgs))
+    """Return the org_ids of a simulation, largest org first. Simulations with different seeds have different ones."""
+    return tuple(f"org-{simulation.seed}-{org:04}" for org in range(simulation.orgs))
 
 
 def generate(simulation: Simulation, lake: EngagementLake) -> Iterator[Message]:
@@ -152,7 +133,7 @@ class _Play:
 
     def __init__(self, simulation: Simulation, lake: EngagementLake) -> None:
         self.simulation, self.lake, self.random = simulation, lake, Random(f"engagement {simulation.seed}")
-        self.start = parse_hour(simulation.start) * HOUR
+        self.start = parse_hour(simulation.start, where="The simulation's start") * HOUR
         total = sum(1 / number for number in range(1, simulation.orgs + 1))
         shares = [1 / number / total for number in range(1, simulation.orgs + 1)]
         self.orgs = [
@@ -533,20 +514,7 @@ def erasure(person: Person, lake: EngagementLake, at: int) -> Message:
 DELIVERY_SECONDS = 60
 
 
-class KafkaMessage(Protocol):
-    """A message to send. timestamp: milliseconds since 1970-01-01 UTC."""
-
-    @property
-    def topic(self) -> str: ...
-    @property
-    def key(self) -> bytes: ...
-    @property
-    def value(self) -> bytes: ...
-    @property
-    def timestamp(self) -> int: ...
-
-
-def send(servers: str, messages: Iterable[KafkaMessage]) -> Counter[str]:
+def send(servers: str, messages: Iterable[Message]) -> Counter[str]:
     """Send messages; the key of a message chooses its partition.
 
     Args:
