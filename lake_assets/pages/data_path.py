@@ -6,8 +6,9 @@ A stage that cannot be read says why, and the others are shown.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import sqlalchemy as sa
@@ -18,15 +19,15 @@ from pyiceberg.catalog import Catalog
 
 from lake_assets.base.hours import format_hours, hour_key, to_the_second
 from lake_assets.connections.addresses import kafka_address, zookeeper_address
-from lake_assets.engagement.lake import STREAMS, EngagementLake, StreamName
+from lake_assets.engagement.lake import STREAMS, EngagementLake
 from lake_assets.engagement.lakes import configured_lakes, metrics_locations
 from lake_assets.engagement.metrics import metrics_cursor
-from lake_assets.engagement.monitoring import stream_status
-from lake_assets.engagement.tables import ENGAGEMENT, LakeTables, open_tables
+from lake_assets.engagement.monitoring import StreamStatus, stream_status
+from lake_assets.engagement.tables import ENGAGEMENT, open_tables
 from lake_assets.errors import LakeError, ServiceError, text_of
 from lake_assets.incremental.engine.engine import Engine
 from lake_assets.incremental.engine.model import Decision, SessionPlan
-from lake_assets.incremental.operations.health import Problem, health
+from lake_assets.incremental.operations.health import health
 from lake_assets.incremental.operations.overview import Overview
 from lake_assets.landing.heal import quarantined
 from lake_assets.landing.kafka import Offsets, ends, lag, partitions
@@ -168,91 +169,55 @@ NO_READER = "Nothing is read from Kafka: no raw table declares a `feed`, and LAK
 NO_LAKE_TOPIC = "No topic exists yet: `lake engagement init LAKE --org ORG`."
 
 
-@dataclass(frozen=True)
-class _Answer:
-    ends: Mapping[str, Offsets] = field(default_factory=dict)
-    error: Exception | None = None
-
-
-@dataclass(frozen=True)
-class KafkaState:
-    """The topics of landing and of the engagement lakes."""
-
-    settings: Settings
-    engine: Engine
-
-    @cached_property
-    def servers(self) -> str | None:
-        """The bootstrap servers; None if none are known."""
-        return kafka_address(self.settings)
-
-    @property
-    def feeds(self) -> tuple[Feed, ...]:
-        """The raw tables that are landed from Kafka."""
-        return feeds(self.engine.pipeline, prefix=self.settings.landing_prefix)
-
-    @property
-    def ends(self) -> Mapping[str, Offsets]:
-        """Topic → partition → the offset after its last message. Empty if Kafka is not available."""
-        return self._answer.ends
-
-    @property
-    def no_facts(self) -> str:
-        """Why there are no facts, if nothing is wrong."""
-        if self.servers is None:
-            return NO_KAFKA
-        if self.feeds:
-            return NO_TOPIC
-        return NO_LAKE_TOPIC if configured_lakes(self.settings) else NO_READER
-
-    def facts(self) -> Iterator[Fact]:
-        """Yield the state of each topic. Raises the error of Kafka if it did not answer."""
-        if self._answer.error:
-            raise self._answer.error
-        for topic, found in self._answer.ends.items():
-            yield Fact(topic, f"{sum(found.values()):,} offsets in {len(found)} partitions")
-
-    @cached_property
-    def _answer(self) -> _Answer:
-        # Read once for all stages, because a Kafka that does not answer takes long to time out.
-        if self.servers is None:
-            return _Answer()
-        try:
-            partitions(self.servers, ())
-            return _Answer(_ends(self.servers, self._topics()))
-        except FAILURES as error:
-            return _Answer(error=error)
-
-    def _topics(self) -> Iterator[str]:
-        for feed in self.feeds:
-            yield feed.topic
-        for lake in configured_lakes(self.settings):
-            for name in STREAMS:
-                yield lake.topic(name)
-
-
-def _ends(servers: str, topics: Iterator[str]) -> dict[str, Offsets]:
-    found: dict[str, Offsets] = {}
-    for topic in topics:
-        try:
-            found[topic] = ends(servers, topic)
-        except ServiceError:  # the topic does not exist
-            continue
-    return found
-
-
 TopicAndZone = tuple[str, str]
 
 BAD_FILES = "`lake landing verify` lists files that are overdue, `lake landing quarantine list` those that differ."
 
 
 @dataclass(frozen=True)
-class LandingState:
-    """The files of the landing zones."""
+class _Read:
+    """What several stages need, each read once: a Kafka that does not answer takes long to time out."""
 
     settings: Settings
     engine: Engine
-    kafka: KafkaState
+    overview: Overview
+
+    @cached_property
+    def servers(self) -> str | None:
+        """Kafka's bootstrap servers; None if none are known."""
+        return kafka_address(self.settings)
+
+    @cached_property
+    def feeds(self) -> tuple[Feed, ...]:
+        """The raw tables that are landed from Kafka."""
+        return feeds(self.engine.pipeline, prefix=self.settings.landing_prefix)
+
+    @cached_property
+    def lakes(self) -> Sequence[EngagementLake]:
+        """The engagement lakes."""
+        return configured_lakes(self.settings)
+
+    @cached_property
+    def kafka(self) -> Mapping[str, Offsets] | Exception:
+        """Topic → partition → the offset after its last message, of topics that exist; or why Kafka did not answer."""
+        if self.servers is None:
+            return {}
+        topics = [feed.topic for feed in self.feeds]
+        topics += [lake.topic(name) for lake in self.lakes for name in STREAMS]
+        found = {}
+        try:
+            partitions(self.servers, ())
+            for topic in topics:
+                with suppress(ServiceError):  # the topic does not exist
+                    found[topic] = ends(self.servers, topic)
+        except FAILURES as error:
+            return error
+        return found
+
+    @property
+    def ends(self) -> Mapping[str, Offsets]:
+        """Topic → the ends of its partitions. Empty if Kafka is not available."""
+        return {} if isinstance(self.kafka, Exception) else self.kafka
 
     @cached_property
     def manifest(self) -> Manifest | None:
@@ -269,61 +234,41 @@ class LandingState:
                 found.setdefault((topic, entry.file.zone), []).append(entry)
         return dict(sorted(found.items()))
 
-    def facts(self) -> Iterator[Fact]:
-        """Yield what is wrong, then the state of each zone of each topic."""
-        for problem in self.problems:
-            if problem.level == "error":
-                yield Fact(problem.target, "", problem.what, bad=True, remedy=problem.remedy)
-        for (topic, zone), entries in self.entries.items():
-            yield self._zone(topic, zone, entries, self._ends_in_kafka(topic))
 
-    @cached_property
-    def problems(self) -> list[Problem]:
-        """What is wrong with landing, beside what Kafka tells of it."""
-        feeds = self.kafka.feeds
-        return problems(self.settings, feeds, now=self.engine.clock(), catalog=self.engine.catalog)
+def _no_topics(read: _Read) -> str:
+    """Return why there are no topics, if nothing is wrong."""
+    if read.servers is None:
+        return NO_KAFKA
+    if read.feeds:
+        return NO_TOPIC
+    return NO_LAKE_TOPIC if read.lakes else NO_READER
 
-    def raw_facts(self, overview: Overview) -> Iterator[Fact]:
-        """Yield the state of each raw table."""
-        topics = {feed.raw.table: feed.topic for feed in self.kafka.feeds}
-        for standing in overview.standings:
-            if standing.kind != "raw":
-                continue
-            topic = topics.get(standing.table)
-            behind = self._offsets_not_loaded(standing.table, topic) if topic else 0
-            pending = f"{behind:,} landed offsets are not loaded" if behind else ""
-            yield Fact(
-                standing.table,
-                complete_through(standing.complete_through),
-                standing.problem or pending,
-                bad=standing.problem is not None,
-                remedy=standing.remedy,
-            )
 
-    def quarantine_facts(self) -> Iterator[Fact]:
-        """Yield each landed file in quarantine, with the command that accepts it."""
-        if self.manifest is None:
-            return
-        for entry in quarantined(self.manifest):
-            zone = entry.file.zone
-            name = entry.file.name
-            yield Fact(
-                f"{name}, zone {zone}",
-                f"since {to_the_second(entry.added_at)}",
-                entry.reason,
-                bad=True,
-                command=f"lake landing quarantine release {zone} {name}",
-            )
+def _topics(read: _Read) -> Iterator[Fact]:
+    """Yield the state of each topic. Raises the error of Kafka if it did not answer."""
+    if isinstance(read.kafka, Exception):
+        raise read.kafka
+    for topic, found in read.kafka.items():
+        yield Fact(topic, f"{sum(found.values()):,} offsets in {len(found)} partitions")
 
-    def _zone(self, topic: str, zone: str, entries: list[Entry], in_kafka: Offsets) -> Fact:
-        """in_kafka: the ends of the topic's partitions, empty if they are not known."""
+
+def _zones(read: _Read) -> Iterator[Fact]:
+    """Yield what is wrong with landing, beside what Kafka tells of it, then the state of each zone of each topic."""
+    now = read.engine.clock()
+    found = problems(read.settings, read.feeds, now=now, catalog=read.engine.catalog)
+    for problem in found:
+        if problem.level == "error":
+            yield Fact(problem.target, "", problem.what, bad=True, remedy=problem.remedy)
+    for (topic, zone), entries in read.entries.items():
         what = f"{topic}, zone {zone}"
-        now = self.engine.clock()
         verdicts = Counter(entry.verdict for entry in entries)
+        in_kafka = read.ends.get(topic, {})
+        epoch = Ledger(read.manifest).epoch(topic) if read.manifest else None
+        in_kafka = epoch.landed_offsets(in_kafka) if epoch else in_kafka
         not_landed = lag(in_kafka, _landed(entries), None, now=now).messages
-        bad = any(problem.target in (what, f"zone {zone}") for problem in self.problems)
+        bad = any(problem.target in (what, f"zone {zone}") for problem in found)
         last = max(entry.added_at for entry in entries)
-        return Fact(
+        yield Fact(
             what,
             f"last file at {to_the_second(last)}; {verdicts['verified']:,} verified",
             ", ".join(_pending(verdicts, not_landed)),
@@ -331,24 +276,48 @@ class LandingState:
             remedy=BAD_FILES if bad else "",
         )
 
-    def _ends_in_kafka(self, topic: str) -> Offsets:
-        """Return partition → the offset after Kafka's last message, as it is landed."""
-        ends = self.kafka.ends.get(topic, {})
-        epoch = Ledger(self.manifest).epoch(topic) if self.manifest else None
-        return epoch.landed_offsets(ends) if epoch else ends
 
-    def _offsets_not_loaded(self, table: str, topic: str) -> int:
-        """Count the offsets that at least one zone has landed and the raw table does not hold."""
-        landed: dict[int, int] = {}
-        for (landed_topic, _), entries in self.entries.items():
-            if landed_topic != topic:
-                continue
-            for partition, end in _landed(entries).items():
-                landed[partition] = max(end, landed.get(partition, 0))
-        if not landed:
-            return 0
-        loaded = progress_of(self.engine.catalog, table, topic).offsets
-        return sum(max(0, end - loaded.get(partition, 0)) for partition, end in landed.items())
+def _raw_tables(read: _Read) -> Iterator[Fact]:
+    """Yield the state of each raw table."""
+    topics = {feed.raw.table: feed.topic for feed in read.feeds}
+    for standing in read.overview.standings:
+        if standing.kind != "raw":
+            continue
+        topic = topics.get(standing.table)
+        behind = _offsets_not_loaded(read, standing.table, topic) if topic else 0
+        pending = f"{behind:,} landed offsets are not loaded" if behind else ""
+        yield Fact(
+            standing.table,
+            complete_through(standing.complete_through),
+            standing.problem or pending,
+            bad=standing.problem is not None,
+            remedy=standing.remedy,
+        )
+
+
+def _quarantine(read: _Read) -> Iterator[Fact]:
+    """Yield each landed file in quarantine, with the command that accepts it."""
+    for entry in quarantined(read.manifest) if read.manifest else ():
+        zone, name = entry.file.zone, entry.file.name
+        yield Fact(
+            f"{name}, zone {zone}",
+            f"since {to_the_second(entry.added_at)}",
+            entry.reason,
+            bad=True,
+            command=f"lake landing quarantine release {zone} {name}",
+        )
+
+
+def _offsets_not_loaded(read: _Read, table: str, topic: str) -> int:
+    """Count the offsets that at least one zone has landed and the raw table does not hold."""
+    landed: dict[int, int] = {}
+    for (landed_topic, _), entries in read.entries.items():
+        for partition, end in _landed(entries).items() if landed_topic == topic else ():
+            landed[partition] = max(end, landed.get(partition, 0))
+    if not landed:
+        return 0
+    loaded = progress_of(read.engine.catalog, table, topic).offsets
+    return sum(max(0, end - loaded.get(partition, 0)) for partition, end in landed.items())
 
 
 def _pending(verdicts: Mapping[Verdict, int], not_landed: int) -> Iterator[str]:
@@ -366,57 +335,28 @@ def _landed(entries: Iterable[Entry]) -> Offsets:
     return next_offsets(entry.file for entry in entries if entry.verdict != "quarantined")
 
 
-NO_LAKE = "No lake was created yet: `lake engagement init LAKE --org ORG`."
-NO_LAKE_CONFIGURED = "No lake is configured: LAKE_LAKES names none."
-
-
-@dataclass(frozen=True)
-class EngagementState:
-    """The streams of the engagement lakes."""
-
-    settings: Settings
-    kafka: KafkaState
-
-    @property
-    def no_facts(self) -> str:
-        """Why there are no facts, if nothing is wrong."""
-        return NO_LAKE if configured_lakes(self.settings) else NO_LAKE_CONFIGURED
-
-    def facts(self) -> Iterator[Fact]:
-        """Yield the state of each stream and of the metrics, of the lakes that exist."""
-        for lake in configured_lakes(self.settings):
-            tables = open_tables(self.settings, lake)
-            if tables.exist():
-                for name in STREAMS:
-                    yield self._stream(lake, tables, name)
-                yield _metrics(tables)
-
-    def _stream(self, lake: EngagementLake, tables: LakeTables, name: StreamName) -> Fact:
-        app_name = lake.app_name(name)
-        if self.kafka.servers and lake.topic(name) in self.kafka.ends:
-            status = stream_status(tables, name, self.kafka.servers)
-            return _stream_fact(app_name, status.batch_id, status.unfinished, status.lag)
-        checkpoint = tables.checkpoints.read(app_name)
-        if checkpoint is None:
-            return _stream_fact(app_name, None, (), 0)
-        return _stream_fact(app_name, checkpoint.batch.batch_id, checkpoint.unfinished, 0)
-
-
-def _stream_fact(app_name: str, batch_id: int | None, unfinished: tuple[str, ...], offsets_behind: int) -> Fact:
-    pending = []
-    if unfinished:
-        pending.append(f"unfinished: {', '.join(unfinished)}")
-    if offsets_behind:
-        pending.append(f"{offsets_behind:,} offsets behind")
-    batch = "no batch yet" if batch_id is None else f"batch {batch_id}"
-    return Fact(app_name, batch, ", ".join(pending))
-
-
-def _metrics(tables: LakeTables) -> Fact:
-    shown = metrics_cursor(tables)
-    newest = tables.version(ENGAGEMENT)
-    pending = f"{ENGAGEMENT} is at version {newest}" if shown < newest else ""
-    return Fact(f"{tables.lake.name}: metrics", f"show version {shown}", pending)
+def _streams(read: _Read) -> Iterator[Fact]:
+    """Yield the state of each stream and of the metrics, of the lakes that exist."""
+    for lake in read.lakes:
+        tables = open_tables(read.settings, lake)
+        if not tables.exist():
+            continue
+        for name in STREAMS:
+            app_name = lake.app_name(name)
+            last = tables.checkpoints.read(app_name)
+            if read.servers and lake.topic(name) in read.ends:
+                status = stream_status(tables, name, read.servers)
+            elif last is not None:
+                status = StreamStatus(app_name, last.batch.batch_id, last.unfinished)
+            else:
+                status = StreamStatus(app_name)
+            pending = [f"unfinished: {', '.join(status.unfinished)}"] if status.unfinished else []
+            pending += [f"{status.lag:,} offsets behind"] if status.lag else []
+            batch = "no batch yet" if status.batch_id is None else f"batch {status.batch_id}"
+            yield Fact(app_name, batch, ", ".join(pending))
+        shown, newest = metrics_cursor(tables), tables.version(ENGAGEMENT)
+        pending_version = f"{ENGAGEMENT} is at version {newest}" if shown < newest else ""
+        yield Fact(f"{lake.name}: metrics", f"show version {shown}", pending_version)
 
 
 def target_facts(engine: Engine, overview: Overview) -> Iterator[Fact]:
@@ -536,18 +476,16 @@ def data_path(settings: Settings, engine: Engine, overview: Overview) -> DataPat
         engine: The engine of its pipelines.
         overview: Of the same engine's tables, read just before.
     """
-    kafka = KafkaState(settings, engine)
-    landing = LandingState(settings, engine, kafka)
-    lakes = EngagementState(settings, kafka)
+    read = _Read(settings, engine, overview)
     served, pushes = serving_stages(settings, engine)
-    lands = bool(kafka.feeds)
+    lands = bool(read.feeds)
     serves = bool(pipeline_sources(engine.pipeline))
-    lake_stage = read_stage("Engagement lakes", lakes.facts, "", beside=True)  # they read Kafka directly
-    landed = read_stage("Landing zones", landing.facts, NOTHING_LANDED)
+    lake_stage = read_stage("Engagement lakes", lambda: _streams(read), "", beside=True)  # they read Kafka directly
+    landed = read_stage("Landing zones", lambda: _zones(read), NOTHING_LANDED)
     candidates = (
-        (read_stage("Kafka", kafka.facts, kafka.no_facts), lands or bool(lake_stage.facts)),
+        (read_stage("Kafka", lambda: _topics(read), _no_topics(read)), lands or bool(lake_stage.facts)),
         (landed, lands),
-        (read_stage("Raw tables", lambda: landing.raw_facts(overview), NONE_DECLARED), True),
+        (read_stage("Raw tables", lambda: _raw_tables(read), NONE_DECLARED), True),
         (read_stage("Facts and dimensions", lambda: target_facts(engine, overview), NONE_DECLARED), True),
         (lake_stage, False),
         (served, serves),
@@ -555,9 +493,7 @@ def data_path(settings: Settings, engine: Engine, overview: Overview) -> DataPat
     return DataPath(
         stages=tuple(stage for stage, is_declared in candidates if is_shown(stage, is_declared)),
         pushes=pushes if is_shown(pushes, serves) else None,
-        quarantine=(
-            read_stage("Landed files", landing.quarantine_facts, "Empty.") if is_shown(landed, lands) else None
-        ),
+        quarantine=read_stage("Landed files", lambda: _quarantine(read), "Empty.") if is_shown(landed, lands) else None,
     )
 
 
