@@ -33,9 +33,8 @@ if TYPE_CHECKING:
     from lake_assets.landing.landing_service import LandingService
     from lake_assets.landing.loading import Loaded
     from lake_assets.landing.manifest import Entry, ShardStatus
-    from lake_assets.landing.messages import Feed, Scrub
+    from lake_assets.landing.messages import Feed
     from lake_assets.landing.state import Loss
-    from lake_assets.landing.zone_tailer import ZoneTailer
     from lake_assets.landing.zones import ZoneWriter
 
 CORES = os.cpu_count() or 1
@@ -214,8 +213,9 @@ def scrub(
     from lake_assets.landing.erasure import cut_of
     from lake_assets.landing.operations import remove_unscrubbed, scrub
     from lake_assets.landing.state import DeletionRequest, SharedState
+    from lake_assets.landing.zone_tailer import scrub_by
 
-    by = _scrub_by(topic)
+    by = scrub_by(settings(), _feed(topic))
     now = datetime.now(UTC)
     through = sent_through.replace(tzinfo=UTC) if sent_through else now
     with _present_zones(zones) as writers:
@@ -345,13 +345,6 @@ def _present_zones(names: list[str] | None = None, *, storage: bool = True) -> I
         raise problem
 
 
-def _scrub_by(topic: str) -> Scrub:
-    """Return the scrub that finds records by their distinct id, as erasures do."""
-    from lake_assets.landing.zone_tailer import scrub_by
-
-    return scrub_by(settings(), _feed(topic))
-
-
 def _feed(topic: str) -> Feed:
     from lake_assets.landing.messages import feed_of
 
@@ -378,7 +371,7 @@ SHARDS: TableView[ShardStatus] = TableView(
         "quarantined",
         "records",
         "bytes",
-        Column("next offsets", lambda shard: _offsets(shard)),
+        Column("next offsets", lambda shard: " ".join(f"p{number}:{offset}" for number, offset in shard.next.items())),
     ),
     empty="Nothing has landed.",
 )
@@ -496,10 +489,6 @@ def _ignored_heartbeats(batch: Loaded) -> Iterator[str]:
         )
 
 
-def _offsets(shard: ShardStatus) -> str:
-    return " ".join(f"p{partition}:{offset}" for partition, offset in shard.next.items())
-
-
 MILLISECONDS = 1000
 
 landing = typer.Typer(help="Landed files: two zones write the same records and check each other.", no_args_is_help=True)
@@ -582,7 +571,10 @@ def run(
             send_heartbeats=heartbeats,
             alarm=_print_alarm,
         )
-    _show_landed(tailers)
+    for tailer in tailers:
+        typer.echo(f"zone {tailer.zone}: {tailer.messages:,} messages read, {tailer.files:,} files closed")
+    if any(tailer.stopped or tailer.not_refetched for tailer in tailers):
+        raise typer.Exit(1)
 
 
 @landing.command()
@@ -754,14 +746,6 @@ def _print_loaded(batch: Loaded) -> None:
 
 def _print_alarm(what: str) -> None:
     typer.echo(what, err=True)
-
-
-def _show_landed(tailers: Sequence[ZoneTailer]) -> None:
-    """Print what zones have landed, and exit with 1 if something of them stopped."""
-    for tailer in tailers:
-        typer.echo(f"zone {tailer.zone}: {tailer.messages:,} messages read, {tailer.files:,} files closed")
-    if any(tailer.stopped or tailer.not_refetched for tailer in tailers):
-        raise typer.Exit(1)
 
 
 def _open_service_with_feeds() -> LandingService:

@@ -114,6 +114,7 @@ def report(
     Starts no Spark and changes nothing. For a stage that does not run, the page says why. The exit code is 1 if a
     target has a problem, as in `lake doctor`.
     """
+    from lake_assets.incremental.operations.doctor import TARGETS
     from lake_assets.pages.page import write
 
     if serve:
@@ -125,15 +126,10 @@ def report(
     if out or not as_json:
         file = write(found.page(), out or settings().home / "report.html")
         typer.echo(f"The report is in {file}", err=as_json)
-    _show_target_problems(found.findings)
-
-
-def _show_target_problems(findings: Sequence[Finding]) -> None:
-    """Print what is wrong with targets, and exit with 1 if anything is."""
-    problems = [ErrorText(found.text, found.remedy) for found in findings if _is_target_problem(found)]
-    for problem in problems:
-        typer.echo(f"Error: {problem}", err=True)
-    if problems:
+    wrong = [each for each in found.findings if each.check == TARGETS and each.level == "error"]
+    for each in wrong:
+        typer.echo(f"Error: {ErrorText(each.text, each.remedy)}", err=True)
+    if wrong:
         raise typer.Exit(1)
 
 
@@ -163,12 +159,6 @@ def _serve(port: int) -> None:
         command="lake report --serve",
         recorded=partial(recorded_report, settings().home),
     )
-
-
-def _is_target_problem(found: Finding) -> bool:
-    from lake_assets.incremental.operations.doctor import TARGETS
-
-    return found.check == TARGETS and found.level == "error"
 
 
 def demo(

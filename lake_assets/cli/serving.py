@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from lake_assets.serving.push import PushReport
     from lake_assets.serving.query import Result
     from lake_assets.serving.served_tables import Serving
-    from lake_assets.serving.sources import PushGroup, Source
+    from lake_assets.serving.sources import Source
     from lake_assets.serving.store import EntryStatus, TableStatus
     from lake_assets.serving.upkeep import OutdatedSegments, VerifiedTable
 
@@ -80,6 +80,7 @@ def push(
     Readers see the new snapshots of all tables of a push group at the same moment.
     """
     from lake_assets.connections.catalog import open_catalog
+    from lake_assets.serving.sources import group_named, push_groups
     from lake_assets.serving.store import new_push_id
 
     address = _controller(controller)
@@ -95,7 +96,8 @@ def push(
                 {table: file}, push_id=new_push_id(), as_of=as_of, force=force, new_schema=new_schema, quotas=_quotas()
             )
     else:
-        group, catalog = _group(table), open_catalog(settings())
+        group = group_named(table, push_groups(_sources(), settings().serving_groups))
+        catalog = open_catalog(settings())
         with _open_serving() as found:
             of_group = group.push(
                 found.writer, catalog, as_of=as_of, force=force, new_schema=new_schema, spark=_running_spark
@@ -483,12 +485,6 @@ def searched_folders() -> list[FileSource]:
     except ServiceError:  # without ZooKeeper, the files are searched nevertheless
         states = None
     return list(segment_folders(settings(), states))
-
-
-def _group(name: str) -> PushGroup:
-    from lake_assets.serving.sources import group_named, push_groups
-
-    return group_named(name, push_groups(_sources(), settings().serving_groups))
 
 
 def _sources() -> list[Source]:

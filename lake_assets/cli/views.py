@@ -33,7 +33,7 @@ from lake_assets.incremental.engine.model import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Iterator, Sequence
     from datetime import datetime
 
     from lake_assets.base.findings import Finding, Repaired
@@ -72,19 +72,15 @@ def decision(found: Decision, *, now: datetime | None = None) -> Iterator[Part]:
     hours = format_hours(found.hour_numbers) or "no hours"
     yield Text.assemble((found.session_id, "bold"), f": {found.load} {hours}")
     if found.hours:
-        yield from _REASONS(_hours_by_reason(found))
+        groups = groupby(found.hours, key=lambda hour: hour.reason)
+        yield from _REASONS([(format_hours(hour.hour for hour in planned), reason) for reason, planned in groups])
     cost = found.cost
     yield f"reads {cost.files} new files, {cost.rows:,} rows, {cost.bytes:,} bytes"
-    yield from _late_rows(found)
+    for late in found.late_rows:  # an append reads earlier snapshots once more
+        snapshots = f"after {late.from_snapshot_id} up to {late.to_snapshot_id}"
+        yield f"and late rows of {found.sources[0].source} {snapshots}: {format_hours(late.hours)}"
     yield from _state_after(found)
     yield from _waiting(found.deferred, now)
-
-
-def _late_rows(plan: SessionPlan) -> Iterator[Part]:
-    """Show which earlier snapshots an append reads once more, and for which hours."""
-    for late in plan.late_rows:
-        snapshots = f"after {late.from_snapshot_id} up to {late.to_snapshot_id}"
-        yield f"and late rows of {plan.sources[0].source} {snapshots}: {format_hours(late.hours)}"
 
 
 def _waiting(deferred: Sequence[DeferredHour], now: datetime | None) -> Iterator[Part]:
@@ -179,7 +175,7 @@ def why(built: Sequence[SessionRecord], hour: int) -> Iterator[Part]:
 
 def _details(built: Sequence[SessionRecord], hour: int) -> Iterator[_Pair]:
     record = built[-1]
-    yield "because of", _reason(record, hour)
+    yield "because of", next((planned.reason for planned in record.plan.hours if planned.hour == hour), "")
     yield "at", f"{to_the_second(record.ended_at)} UTC" if record.ended_at else "–"
     yield "published snapshot", str(record.published_snapshot_id)
     for source in record.plan.sources:
@@ -189,18 +185,6 @@ def _details(built: Sequence[SessionRecord], hour: int) -> Iterator[_Pair]:
     yield "run", record.run_id or "–"
     earlier = built[-1 - EARLIER_SESSIONS : -1]
     yield "before that", ", ".join(record.plan.session_id for record in earlier) or "–"
-
-
-def _reason(record: SessionRecord, hour: int) -> str:
-    for planned in record.plan.hours:
-        if planned.hour == hour:
-            return planned.reason
-    return ""
-
-
-def _hours_by_reason(plan: SessionPlan) -> Iterator[_Pair]:
-    for reason, planned in groupby(plan.hours, key=lambda hour: hour.reason):
-        yield format_hours(hour.hour for hour in planned), reason
 
 
 def _hours_done(found: SessionReport) -> str:
@@ -228,12 +212,7 @@ def _state_after(plan: SessionPlan) -> Iterator[Part]:
         yield f"pending afterwards: {format_hours(plan.pending)}"
     if plan.skipped:
         yield warning(f"skipped: {format_hours(plan.skipped)}")
-    yield from _notes(plan.notes)
-
-
-def _notes(notes: Iterable[str]) -> Iterator[Part]:
-    for note in notes:
-        yield faint(note)
+    yield from map(faint, plan.notes)
 
 
 def _audit(audit: AuditResult) -> str:
@@ -337,7 +316,7 @@ def _columns(position: int, name: str) -> list[Column[PartitionContents]]:
     return [
         Column(f"{name}: min", lambda partition: _bound(bounds(partition), bounds(partition).lower)),
         Column("max", lambda partition: _bound(bounds(partition), bounds(partition).upper)),
-        Column("nulls", lambda partition: _or_unknown(bounds(partition).nulls), right=True),
+        Column("nulls", lambda partition: "–" if (nulls := bounds(partition).nulls) is None else nulls, right=True),
     ]
 
 
@@ -350,10 +329,6 @@ def _bound(bounds: ColumnBounds, value: str | None) -> str:
     if value is None:
         return "–"
     return f"{value}…" if bounds.may_be_truncated else value
-
-
-def _or_unknown(number: int | None) -> str:
-    return "–" if number is None else f"{number:,}"
 
 
 _FIGURES: TableView[MaintenanceReport] = TableView(
@@ -418,23 +393,15 @@ class Diagnosis:
 def diagnosis(outcome: Diagnosis) -> Iterator[Part]:
     """Show each repair and each finding on a line of its own, then the sum."""
     for done in outcome.repaired:
-        yield _repaired(done)
+        if done.failure:
+            yield failed(f"repair of {done.check} failed ({done.what}): {done.failure}")
+        else:
+            yield succeeded(f"repair of {done.check}: {done.what}")
     for found in outcome.findings:
-        yield _line(found)
+        remedy = f" → {found.remedy}" if found.remedy else ""
+        yield Text.assemble(_MARKS[found.level], f" {found.check}: {found.text}{remedy}")
         for detail in found.details:
             yield faint(f"    {detail}")
     errors = sum(found.level == "error" for found in outcome.findings)
     warnings = sum(found.level == "warning" for found in outcome.findings)
     yield faint(f"{counted(errors, 'error')}, {counted(warnings, 'warning')}.")
-
-
-def _repaired(done: Repaired) -> Text:
-    if done.failure:
-        return Text.assemble(("✗", "red"), f" repair of {done.check} failed ({done.what}): {done.failure}")
-    return Text.assemble(("✓", "green"), f" repair of {done.check}: {done.what}")
-
-
-def _line(found: Finding) -> Text:
-    mark = _MARKS[found.level]
-    remedy = f" → {found.remedy}" if found.remedy else ""
-    return Text.assemble(mark, f" {found.check}: {found.text}{remedy}")

@@ -16,7 +16,7 @@ from typing import Any
 import plotly.graph_objects as go
 
 from lake_assets.base.hours import format_hours, hour_start
-from lake_assets.incremental.engine.arrivals import Arrivals, Cell
+from lake_assets.incremental.engine.arrivals import Arrivals
 from lake_assets.incremental.engine.session_log import SessionRecord
 from lake_assets.incremental.operations.overview import TargetOverview
 
@@ -161,7 +161,9 @@ def heat_map(arrivals: Arrivals) -> Figure:
     event_hours = [cell.event_hour for cell in arrivals.cells]
     landed_hours = [cell.landed_hour for cell in arrivals.cells]
     width = bin_hours(max(_span(event_hours), _span(landed_hours)))
-    bins = _rows_by_bin(arrivals.cells, width)
+    bins: Counter[tuple[int, int]] = Counter()  # landed bin and event bin → rows
+    for cell in arrivals.cells:
+        bins[cell.landed_hour // width, cell.event_hour // width] += cell.rows
     across, up = _bins(event_hours, width), _bins(landed_hours, width)
     rows = []
     for landed_bin in up:
@@ -171,7 +173,7 @@ def heat_map(arrivals: Arrivals) -> Figure:
         dx=width * _HOUR * MILLISECONDS,
         y0=_moment(hour_start(up.start * width)),
         dy=width * _HOUR * MILLISECONDS,
-        z=[_logarithms(line) for line in rows],
+        z=[[None if count is None else log10(count) for count in line] for line in rows],
         customdata=rows,
         hovertemplate="happened %{x|%b %d %H:%M}<br>landed %{y|%b %d %H:%M}<br>"
         "<b>%{customdata:,} rows</b><extra></extra>",
@@ -209,7 +211,7 @@ def lateness(arrivals: Arrivals) -> Figure:
             values.append(None if seconds is None else max(seconds, 1))
             labels.append(f"{duration(seconds)} ({known.rows:,} rows)" if known else None)
         trace = go.Scatter(
-            x=_hour_texts(hours),
+            x=[_moment(hour_start(hour)) for hour in hours],
             y=values,
             name=name,
             mode="lines+markers" if len(hours) <= MOST_BINS else "lines",
@@ -252,7 +254,7 @@ def sessions(targets: Sequence[TargetOverview], now: datetime) -> Figure:
     figure = _figure(traces, x="time", y="", height=110 + 42 * len(targets))
     figure["layout"]["yaxis"] |= {
         "categoryorder": "array",
-        "categoryarray": _tables(targets),
+        "categoryarray": [text(target.table) for target in targets],
         "autorange": "reversed",
     }
     figure["layout"]["xaxis"] |= {"type": "date"}
@@ -296,18 +298,6 @@ def _session_label(session: SessionRecord) -> str:
     return "<br>".join(lines)
 
 
-def _rows_by_bin(cells: Iterable[Cell], width: int) -> Counter[tuple[int, int]]:
-    """Return landed bin and event bin → rows."""
-    bins: Counter[tuple[int, int]] = Counter()
-    for cell in cells:
-        bins[cell.landed_hour // width, cell.event_hour // width] += cell.rows
-    return bins
-
-
-def _logarithms(counts: Iterable[int | None]) -> list[float | None]:
-    return [None if count is None else log10(count) for count in counts]
-
-
 def _row_scale(most: int) -> dict[str, Any]:
     powers = range(len(str(most)))
     return {
@@ -338,21 +328,12 @@ def _bins(hours: Sequence[int], width: int) -> range:
     return range(min(hours) // width, max(hours) // width + 1)
 
 
-def _hour_texts(numbers: Iterable[int], width: int = 1) -> list[str]:
-    """Return the start of each bin of `width` hours."""
-    return [_moment(hour_start(number * width)) for number in numbers]
-
-
 def _hour_axis(bins: range, width: int = 1) -> Figure:
     """Return the attributes of an axis that shows these bins of `width` hours, and some beside them if they are few."""
     more = max(0, LEAST_BINS - len(bins))
     # Half a bin at each end, because a value is drawn in the middle of its bin.
     edges = ((bins.start - more // 2) * width - width / 2, (bins.stop + (more + 1) // 2) * width - width / 2)
     return {"type": "date", "range": [_moment(hour_start(0) + timedelta(hours=edge)) for edge in edges]}
-
-
-def _tables(targets: Iterable[TargetOverview]) -> list[str]:
-    return [text(target.table) for target in targets]
 
 
 def _moment(time: datetime) -> str:

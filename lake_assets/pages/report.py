@@ -18,7 +18,7 @@ from lake_assets.incremental.operations.overview import Overview, TableProgress,
 from lake_assets.pages import charts
 from lake_assets.pages import page as pages
 from lake_assets.pages.charts import Figure
-from lake_assets.pages.data_path import DataPath, Fact, Stage
+from lake_assets.pages.data_path import DataPath
 
 State = Literal["well", "attention", "wrong"]
 
@@ -91,7 +91,7 @@ def verdict(findings: Sequence[Finding], path: DataPath) -> Verdict:
     return Verdict(
         wrong=(*errors, *dict.fromkeys(from_path)),
         warnings=tuple(_of_findings(findings, "warning")),
-        pending=sum(_is_pending(fact) for fact in _facts(path.stages)),
+        pending=sum(bool(fact.pending) and not fact.bad for stage in path.stages for fact in stage.facts),
     )
 
 
@@ -110,15 +110,6 @@ def _of_path(path: DataPath) -> Iterator[ErrorText]:
                 named = fact.what in fact.pending
                 problem = fact.pending if named else f"{fact.what}: {fact.pending}"
                 yield ErrorText(problem, fact.remedy or SEE_BELOW)
-
-
-def _facts(stages: Iterable[Stage]) -> Iterator[Fact]:
-    for stage in stages:
-        yield from stage.facts
-
-
-def _is_pending(fact: Fact) -> bool:
-    return bool(fact.pending) and not fact.bad
 
 
 Completion = Literal["held", "skipped", "pending", "complete", "missing"]
@@ -343,7 +334,7 @@ def _sections(overview: Overview) -> Iterator[Section]:
         "How late they are",
         "Lateness is the time from a row's event time to its landing, shown by landing hour. "
         "Percentiles have an error of at most 1/128." + _not_charted(overview),
-        tuple(_lateness(overview)),
+        tuple(Chart(source.table, charts.lateness(source) if source.cells else None) for source in _charted(overview)),
     )
     yield Section(
         "Sessions",
@@ -376,11 +367,6 @@ def _heat_maps(overview: Overview) -> Iterator[Chart]:
         yield Chart(source.table, charts.heat_map(source) if source.cells else None, note)
 
 
-def _lateness(overview: Overview) -> Iterator[Chart]:
-    for source in _charted(overview):
-        yield Chart(source.table, charts.lateness(source) if source.cells else None)
-
-
 def _sessions(overview: Overview) -> Chart:
     figure = None
     if any(target.sessions for target in overview.targets):
@@ -389,7 +375,7 @@ def _sessions(overview: Overview) -> Chart:
 
 
 def _cards(overview: Overview) -> Iterator[Card]:
-    yield from _arrival_cards(overview)
+    yield Card(f"{sum(source.rows for source in overview.arrivals):,}", "rows landed")
     sessions = [session for target in overview.targets for session in target.sessions]
     yield Card(f"{sum(len(session.published) for session in sessions):,}", "hours rebuilt")
     yield Card(charts.duration(sum(session.seconds or 0.0 for session in sessions)), "in sessions")
@@ -403,11 +389,6 @@ def _cards(overview: Overview) -> Iterator[Card]:
     for target in overview.targets:
         quarantined += sum(found.rows for found in target.quarantine)
     yield Card(f"{quarantined:,}", "rows in quarantine", bad=quarantined > 0)
-
-
-def _arrival_cards(overview: Overview) -> Iterator[Card]:
-    rows = sum(source.rows for source in overview.arrivals)
-    yield Card(f"{rows:,}", "rows landed")
 
 
 def _failed_audits(overview: Overview) -> Iterator[FailedAudit]:
@@ -432,17 +413,9 @@ def _failed_audit(target: TargetOverview, session: SessionRecord, audit: AuditRe
     )
 
 
-def _hour(hour: int | None) -> str:
-    return "–" if hour is None else hour_key(hour)
-
-
-def _hours(hours: Iterable[int]) -> str:
-    return format_hours(hours) or "–"
-
-
 _FILTERS: dict[str, Callable[..., str]] = {
-    "hour": _hour,
-    "hours": _hours,
+    "hour": lambda hour: "–" if hour is None else hour_key(hour),
+    "hours": lambda hours: format_hours(hours) or "–",
     "duration": charts.duration,
     "marked": pages.marked,
 }
