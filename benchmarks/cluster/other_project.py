@@ -15,7 +15,7 @@ from examples.flights.landing import batches, land
 from examples.flights.replay import verdict
 from lake_assets.demo.home import check, console, headline
 from lake_assets.demo.membership import wait_until_idle
-from lake_assets.demo.stage import Stage, locations_of_runs
+from lake_assets.demo.stage import Stage, graphql
 from lake_assets.services.servers import LOCATION, dagster_environment
 from lake_assets.services.service import LOOPBACK, Service, accepts, python_module
 from lake_assets.settings import PROJECT, Settings
@@ -63,4 +63,7 @@ def play(stage: Stage) -> None:
     wait_until_idle(Stage(stage.home, engine, stage.spark))
     for comparison in verdict(engine, observations):
         check(f"{comparison.table}: {comparison.rows} rows, equal to pandas", comparison.equal, True)
-    check("each code server has started runs", locations_of_runs(stage.home), {LOCATION, NAME})
+    query = "{ runsOrError { ... on Runs { results { repositoryOrigin { repositoryLocationName } } } } }"
+    runs = graphql(stage.home, query, {})["runsOrError"]["results"]
+    locations = {run["repositoryOrigin"]["repositoryLocationName"] for run in runs}
+    check("each code server has started runs", locations, {LOCATION, NAME})

@@ -50,11 +50,8 @@ from lake_assets.engagement.metrics import metrics_are_behind, read_metrics
 from lake_assets.engagement.monitoring import stream_status, unnotified_batches
 from lake_assets.engagement.notifications import DATA_COMMIT, total_counts
 from lake_assets.engagement.tables import DEAD_LETTER, ENGAGEMENT, open_tables
-from lake_assets.engagement.topics import KafkaTopic
 from lake_assets.incremental.declaration import Pipeline
 from lake_assets.pages.charts import TakenTurn, turn_lines
-from lake_assets.pages.dashboard import page_of_lake
-from lake_assets.pages.page import write
 from lake_assets.services import lifecycle
 
 if TYPE_CHECKING:
@@ -164,10 +161,8 @@ class Stage:
 
     def open(self, simulation: Simulation) -> None:
         """Create topics and tables, and register the orgs of the simulation. Sensors do nothing before."""
-        for name in STREAMS:
-            KafkaTopic(self.servers, self.lake.topic(name)).create(PARTITIONS)
-        self.tables.create(self.spark)
-        self.tables.register_orgs(dict.fromkeys(org_names(simulation)))
+        orgs = [word for org in org_names(simulation) for word in ("--org", org)]
+        expect_command(self.home, 0, "engagement", "init", self.lake.name, *orgs, "--partitions", str(PARTITIONS))
 
     def send(self, messages: Sequence[Message]) -> None:
         sent = send(self.servers, messages)
@@ -182,7 +177,10 @@ class Stage:
         """
 
         def busy() -> list[str]:
-            return self._unread() or self._new_rows() or (self._behind() if cleaned_up else [])
+            found = self._unread() or self._new_rows()
+            if not found and cleaned_up and not is_cleaned_up(self.tables):
+                return ["maintenance"]
+            return found or (["the metrics"] if cleaned_up and metrics_are_behind(self.tables) else [])
 
         services.wait_until_idle(self.home, busy, self._show_new_turns, poll_seconds=POLL_SECONDS)
 
@@ -210,11 +208,6 @@ class Stage:
             return []
         left = last.done.get(DATA_COMMIT) or last.batch.reads[ENGAGEMENT]
         return ["mutation (new rows may be late)"] if ingested_versions(self.tables, left) else []
-
-    def _behind(self) -> list[str]:
-        if not is_cleaned_up(self.tables):
-            return ["maintenance"]
-        return ["the metrics"] if metrics_are_behind(self.tables) else []
 
     def _checkpoint(self, name: str) -> Checkpoint | None:
         return self.tables.checkpoints.read(f"{self.lake.name}.{name}")
@@ -330,9 +323,12 @@ def _play_scenes(stage: Stage) -> None:
     for org, who_id in sorted(replayed.ids(person)):
         expect_command(stage.home, 0, "erasure", "certify", "org", org, who_id)
     _check_proofs(stage, replayed.without(person), reasons)
-    _show_turns(stage)
+    headline("The coordinator", "Each block is a turn. No two streams have the lock at once, and each follows its own.")
+    for line in turn_lines([done.taken for done in stage.log.done()], TURNS):
+        console.print(f"  {line}", highlight=False)
     if installed("pages"):
-        _write_dashboard(stage)
+        headline("The dashboard", f"`lake engagement dashboard {LAKE.name} --serve` serves it.")
+        expect_command(stage.home, 0, "engagement", "dashboard", LAKE.name)
 
 
 def _play_traffic(stage: Stage, messages: list[Message]) -> Counter[str]:
@@ -364,18 +360,6 @@ def _play_erasure(stage: Stage, person: Person, *, at: int) -> None:
     stage.status()
 
 
-def _show_turns(stage: Stage) -> None:
-    headline("The coordinator", "Each block is a turn. No two streams have the lock at once, and each follows its own.")
-    turns = [done.taken for done in stage.log.done()]
-    for line in turn_lines(turns, TURNS):
-        console.print(f"  {line}", highlight=False)
-
-
-def _write_dashboard(stage: Stage) -> None:
-    file = write(page_of_lake(stage.tables), stage.home.home / f"{LAKE.name}.html")
-    headline("The dashboard", f"It is {file}; `lake engagement dashboard {LAKE.name} --serve` serves it.")
-
-
 def _check_proofs(stage: Stage, expected: Mapping[str, Person], reasons: Counter[str]) -> None:
     """Check what is left at the end. expected: engagement id → person. reasons: of dead letters → number."""
     headline("The proofs", f"A replay of all messages, one by one, leaves {len(expected):,} rows.")
@@ -387,12 +371,7 @@ def _check_proofs(stage: Stage, expected: Mapping[str, Person], reasons: Counter
     found_reasons = Counter(row["reason"] for row in dead_letters)
     check("each broken message is one dead letter with its reason", found_reasons, reasons)
     check("each data commit has one notification", list(unnotified_batches(tables)), [])
-    kinds = Counter(row["kind"] for row in rows)
-    check("metrics count the emails that are left", _metrics_equal(stage, kinds), expected=True)
+    kinds, metrics = Counter(row["kind"] for row in rows), read_metrics(tables).to_pydict()
+    emails = {kind: kinds[kind] for kind in EMAILS.kinds}
+    check("metrics count the emails that are left", {kind: sum(metrics[kind]) for kind in emails}, emails)
     check("each turn was taken by a run of Dagster", stage.each_turn_was_a_run(), expected=True)
-
-
-def _metrics_equal(stage: Stage, kinds: Counter[str]) -> bool:
-    """Compare the metrics with the number of emails of each kind."""
-    metrics = read_metrics(stage.tables).to_pydict()
-    return all(sum(metrics[kind]) == kinds[kind] for kind in EMAILS.kinds)

@@ -103,17 +103,12 @@ def _busy_targets(stage: Stage) -> list[str]:
 
 def _print_new_sessions(stage: Stage) -> None:
     for target in stage.engine.pipeline.in_order():
-        for record in _new_sessions(stage, target.table):
-            stage.printed[target.table] = _place(record)
-            stage.played.setdefault(target.table, []).append(record)
-            _print_session(record)
-
-
-def _new_sessions(stage: Stage, table: str) -> list[SessionRecord]:
-    """Return the sessions that ended since the last one that was printed, ascending by revision."""
-    printed = stage.printed.get(table, 0)
-    history = stage.engine.history(stage.engine.pipeline.target(table), newest=NEWEST_SESSIONS)
-    return [record for record in history if _place(record) > printed and record.ended_at]
+        printed = stage.printed.get(target.table, 0)
+        for record in stage.engine.history(target, newest=NEWEST_SESSIONS):  # ascending by revision
+            if _place(record) > printed and record.ended_at:
+                stage.printed[target.table] = _place(record)
+                stage.played.setdefault(target.table, []).append(record)
+                _print_session(record)
 
 
 def _place(record: SessionRecord) -> int:
@@ -124,7 +119,11 @@ def _place(record: SessionRecord) -> int:
 def _print_session(record: SessionRecord) -> None:
     target = record.plan.process
     if record.state == "blocked":
-        _print_blocking_audits(record)
+        for audit in record.audits:
+            if audit.blocking and not audit.passed:
+                sample = f": {', '.join(audit.sample)}" if audit.sample else ""
+                line = f"{target}: blocked by audit {audit.name}, {dict(audit.counts)}{escape(sample)}"
+                console.print(f"  [red]■[/] {line}")
         return
     if record.unchanged:
         console.print(f"  [dim]· {target}: {_format_hours(record.unchanged)} came out equal; nothing was written[/]")
@@ -132,15 +131,6 @@ def _print_session(record: SessionRecord) -> None:
         console.print(f"  [dim]· {target}: no rows; complete-through advances[/]")
     if record.built:
         _print_built(record)
-
-
-def _print_blocking_audits(record: SessionRecord) -> None:
-    for audit in record.audits:
-        if audit.blocking and not audit.passed:
-            sample = f": {', '.join(audit.sample)}" if audit.sample else ""
-            counts = dict(audit.counts)
-            line = f"{record.plan.process}: blocked by audit {audit.name}, {counts}{escape(sample)}"
-            console.print(f"  [red]■[/] {line}")
 
 
 def _print_built(record: SessionRecord) -> None:

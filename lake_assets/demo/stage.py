@@ -79,8 +79,7 @@ PARTITIONS_QUERY = """query($key: AssetKeyInput!) {
   assetNodeOrError(assetKey: $key) { ... on AssetNode { assetPartitionStatuses {
     ... on TimePartitionStatuses { ranges { status startKey endKey } } } } } }"""
 
-RUNS_QUERY = """{ runsOrError { ... on Runs { results {
-  jobName repositoryOrigin { repositoryLocationName } } } } }"""
+RUNS_QUERY = "{ runsOrError { ... on Runs { results { jobName } } } }"
 
 BACKFILL_QUERY = """query($id: String!) {
   partitionBackfillOrError(backfillId: $id) { ... on PartitionBackfill { status } } }"""
@@ -112,12 +111,6 @@ def materialized_hours(home: Settings, name: str) -> list[int]:
             last = parse_hour(span["endKey"]) - start
             hours.update(range(first, last + 1))
     return sorted(hours)
-
-
-def locations_of_runs(home: Settings) -> set[str]:
-    """Return the code locations of all runs, by their names."""
-    runs = graphql(home, RUNS_QUERY, {})["runsOrError"]["results"]
-    return {run["repositoryOrigin"]["repositoryLocationName"] for run in runs}
 
 
 def launch_backfill(home: Settings, table: str, partitions: list[str]) -> str:
