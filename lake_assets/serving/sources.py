@@ -95,83 +95,66 @@ class Source(ABC):
 
 
 @dataclass(frozen=True)
-class NewestHour(Source):
-    """The newest complete hour or day of an Iceberg table in which each contains all rows. grain: of the table."""
-
-    time_column: str
-    grain: Grain = HOUR
-
-    def head(self, catalog: Catalog) -> str | None:
-        """Return the snapshot and the last complete hour; None if there is none."""
-        try:
-            return self._head(iceberg.load(catalog, self.table))
-        except TableMissing:
-            return None
-
-    def read(self, catalog: Catalog) -> Reading:
-        """Return the rows of the newest complete hour or day."""
-        found = iceberg.load(catalog, self.table)
-        head = self._head(found)
-        newest = self._newest_hours(found)
-        if head is None or newest is None:
-            raise UsageError(
-                f"{self.table} has no complete {self.grain.name} yet.",
-                remedy="Push it after a session has published one.",
-            )
-        return Reading(
-            rows=_rows(found, iceberg.within(found, self.time_column, newest)),
-            of=hour_key(newest[0]),
-            expected=rows_between(found, self.time_column, newest[0], newest[-1]),
-            head=head,
-        )
-
-    def _newest_hours(self, found: Table) -> range | None:
-        """Return the hours of the newest partition whose hours are all complete."""
-        through = iceberg.complete_through(found, self.table)
-        if through is None:
-            return None
-        last_complete = self.grain.complete(through)
-        complete = [hour for hour in rows_by_hour(found, self.time_column) if hour <= last_complete]
-        if not complete:
-            return None
-        newest = max(complete)
-        return range(self.grain.first(newest), self.grain.last(newest) + 1)
-
-    def _head(self, found: Table) -> str | None:
-        """The last complete hour can also change without a new snapshot."""
-        snapshot = found.metadata.current_snapshot_id
-        through = iceberg.complete_through(found, self.table)
-        if snapshot is None or through is None:
-            return None
-        return f"{snapshot}@{hour_key(through)}"
-
-
-@dataclass(frozen=True)
 class WholeIceberg(Source):
     """All published rows of an Iceberg table."""
 
     time_column: str
 
     def head(self, catalog: Catalog) -> str | None:
-        """Return the snapshot; None if the table does not exist or was never written."""
+        """Return the snapshot, as `_head` has it; None if the table does not exist."""
         try:
-            snapshot = iceberg.load(catalog, self.table).metadata.current_snapshot_id
+            return self._head(iceberg.load(catalog, self.table))
         except TableMissing:
             return None
-        return None if snapshot is None else str(snapshot)
 
     def read(self, catalog: Catalog) -> Reading:
         """Return the rows of the current snapshot."""
         found = iceberg.load(catalog, self.table)
-        snapshot = found.metadata.current_snapshot_id
+        snapshot = self._head(found)
         if snapshot is None:
             raise UsageError(f"{self.table} has no rows yet.", remedy="Push it after a session has published some.")
         return Reading(
             rows=_rows(found, ALWAYS_TRUE),
             of=f"snapshot {snapshot}",
             expected=sum(rows_by_hour(found, self.time_column).values()),
-            head=str(snapshot),
+            head=snapshot,
         )
+
+    def _head(self, found: Table) -> str | None:
+        """None if the table was never written."""
+        snapshot = found.metadata.current_snapshot_id
+        return None if snapshot is None else str(snapshot)
+
+
+@dataclass(frozen=True)
+class NewestHour(WholeIceberg):
+    """The newest complete hour or day of an Iceberg table in which each contains all rows. grain: of the table."""
+
+    grain: Grain = HOUR
+
+    def read(self, catalog: Catalog) -> Reading:
+        """Return the rows of the newest complete hour or day."""
+        found = iceberg.load(catalog, self.table)
+        head, through = self._head(found), iceberg.complete_through(found, self.table)
+        last_complete = -1 if through is None else self.grain.complete(through)
+        complete = [hour for hour in rows_by_hour(found, self.time_column) if hour <= last_complete]
+        if head is None or through is None or not complete:
+            raise UsageError(
+                f"{self.table} has no complete {self.grain.name} yet.",
+                remedy="Push it after a session has published one.",
+            )
+        first, last = self.grain.first(max(complete)), self.grain.last(max(complete))
+        return Reading(
+            rows=_rows(found, iceberg.within(found, self.time_column, range(first, last + 1))),
+            of=hour_key(first),
+            expected=rows_between(found, self.time_column, first, last),
+            head=head,
+        )
+
+    def _head(self, found: Table) -> str | None:
+        """The snapshot and the last complete hour, which can also change without a new snapshot."""
+        snapshot, through = super()._head(found), iceberg.complete_through(found, self.table)
+        return None if snapshot is None or through is None else f"{snapshot}@{hour_key(through)}"
 
 
 def _rows(found: Table, condition: BooleanExpression) -> Rows:
