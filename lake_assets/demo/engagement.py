@@ -277,7 +277,7 @@ def run(*, keep_up: bool, on_servers: bool = False) -> None:
         on_servers: Whether the settings name servers and folders, all of them made for this demo.
 
     Raises:
-        UnexpectedResult: A proof does not hold.
+        LakeError: A proof does not hold.
         ServiceError: A service did not start, or a scene took too long.
         UsageError: The data directory is not the demo's own.
     """
