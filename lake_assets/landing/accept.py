@@ -236,7 +236,7 @@ def _copy_lacking(
     limits = found.epoch.landed_offsets(watched.state.earliest)
     copied = []
     for writer in writers:
-        for file in missing_files(writer.manifest, writer.zone.name, topic, anywhere=True):
+        for file in missing_files(writer.manifest, topic, anywhere=True):
             if begins_before(file, limits):
                 copy_file(writer, file, now=now)
                 copied.append((writer.zone.name, file.name))

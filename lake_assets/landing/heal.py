@@ -61,7 +61,7 @@ from lake_assets.landing.records import (
     union,
 )
 from lake_assets.landing.state import Ledger, SharedState, Stops
-from lake_assets.landing.zone_tailer import copy_file, is_verified, missing_files
+from lake_assets.landing.zone_tailer import copy_file, gone_files, missing_files
 from lake_assets.landing.zones import ZoneWriter, no_such_zone
 
 PROCESS_BYTES = 32 << 20
@@ -282,53 +282,23 @@ def _unequal_to_their_origin(writer: ZoneWriter) -> Iterator[Finding]:
             yield _finding(file, problem, "is not the sum of its origin")
 
 
-@dataclass(frozen=True)
-class _TopicRows:
-    """What the manifest has of a topic: its files at any stage and with any verdict."""
-
-    topic: str
-    entries: Sequence[Entry]
-
-    def of_zone(self, zone: str) -> list[Entry]:
-        """Return the files of a zone."""
-        return [entry for entry in self.entries if entry.file.zone == zone]
-
-    def without_partner(self, zone: str) -> list[DataFile]:
-        """Return the verified files of other zones at whose offsets a zone has nothing any more, at any stage."""
-        own = files_of(self.of_zone(zone))
-        indexes = {
-            dead: RangeIndex(file.ranges for file in own if file.holds_dead_letters == dead) for dead in (False, True)
-        }
-        found = []
-        for entry in self.entries:
-            file = entry.file
-            is_verified = entry.verdict == "verified" and entry.stage == "live" and file.zone != zone
-            if is_verified and not indexes[file.holds_dead_letters].overlaps(file.ranges):
-                found.append(file)
-        return found
-
-
-def _rows_of(manifest: Manifest, topic: str) -> _TopicRows:
-    return _TopicRows(topic, manifest.entries(topic=topic, stages=ALL_STAGES, verdicts=ALL_VERDICTS))
-
-
 def _manifest_findings(manifest: Manifest) -> Iterator[Finding]:
     """Yield what the rows of the manifest contradict, or what they say is missing in its zone. Reads no file."""
     zone = manifest.zone
     for file in misfits(manifest):
         yield _finding(file, "is not found by its offsets: rows of the manifest were lost", "", REPAIR)
     for topic in landed_topics(manifest):
-        rows = _rows_of(manifest, topic)
+        entries = manifest.entries(topic=topic, stages=ALL_STAGES, verdicts=ALL_VERDICTS)
         requests = {request.request_id for request in SharedState(manifest).deletions(topic)}
-        for partition, first, last in lost_dead_letters(manifest, zone, topic):
+        for partition, first, last in lost_dead_letters(manifest, topic):
             cause = "dead letters are in no file of any zone any more"
             problem = f"dead letters of p{partition}:[{first}:{last}] are in no file of any zone any more"
             again = f"`lake landing run --zone {zone}`; if Kafka has forgotten them, `lake landing accept {topic}`"
             yield Finding(zone, topic, problem, again, cause)
-        own = rows.of_zone(zone)
+        own = [entry for entry in entries if entry.file.zone == zone]
         yield from _contradictions(files_of(entry for entry in own if entry.stage != "retired"), requests)
         yield from _held_twice(files_of(entry for entry in own if entry.stage == "live"))
-        yield from _missing(manifest, rows, zone)
+        yield from _missing(manifest, topic, entries)
 
 
 def _contradictions(files: Iterable[DataFile], requests: Collection[str]) -> Iterator[Finding]:
@@ -365,34 +335,35 @@ def _held_twice(files: Iterable[DataFile]) -> Iterator[Finding]:
                 yield _finding(file, problem, "holds records that other files hold, too")
 
 
-def _missing(manifest: Manifest, rows: _TopicRows, zone: str) -> Iterator[Finding]:
-    """Yield what a zone has not landed, although it has landed later offsets, or these."""
+def _missing(manifest: Manifest, topic: str, entries: Iterable[Entry]) -> Iterator[Finding]:
+    """Yield what the zone has not landed, although it has landed later offsets, or these. entries: all of the topic."""
+    zone = manifest.zone
     run = f"`lake landing run --zone {zone}`"
-    missing = missing_files(manifest, zone, rows.topic)
+    missing = missing_files(manifest, topic)
     for file in missing:
         problem = f"({offsets(file)}) of zone {file.zone} is missing here; the zone lands it again when it starts"
         yield Finding(zone, file.name, problem, run, "is missing in this zone")
-    paired = [file for file in rows.without_partner(zone) if file not in missing]
+    paired = [file for file in gone_files(manifest, topic) if file not in missing]
     for file in paired:
         problem = f"({offsets(file)}) is verified in zone {file.zone}, and this zone has nothing there any more"
         yield Finding(zone, file.name, problem, f"{REPAIR}, or {run}", "is verified in the other zone, and gone here")
-    whole = [entry for entry in rows.entries if not entry.file.holds_dead_letters]
+    whole = [entry for entry in entries if not entry.file.holds_dead_letters]
     own = [entry for entry in whole if entry.file.zone == zone]
     # A file in quarantine is reported by itself.
     read = [entry.file for entry in own if entry.stage == "live" or entry.verdict == "quarantined"]
     covers = [Cover(file.ranges, True, parse_shard(file.shard)) for file in read]
     ends = next_offsets(files_of(own))
-    for partition, end in recorded_ends(manifest, rows.topic).get(zone, {}).items():
+    for partition, end in recorded_ends(manifest, topic).get(zone, {}).items():
         ends[partition] = max(end, ends.get(partition, 0))
-    begun = begun_offsets(manifest, rows.topic, files_of(whole))
+    begun = begun_offsets(manifest, topic, files_of(whole))
     reported = RangeIndex(file.ranges for file in (*missing, *paired))
-    accept = f"`lake landing accept {rows.topic}`"
-    for partition, spans in uncovered([*covers, *Ledger(manifest).gaps(rows.topic)], begun, ends).items():
+    accept = f"`lake landing accept {topic}`"
+    for partition, spans in uncovered([*covers, *Ledger(manifest).gaps(topic)], begun, ends).items():
         for first, last in spans:
             if not reported.overlaps({partition: (first, last)}):
                 problem = f"p{partition}:[{first}:{last}] is in no file of this zone"
                 remedy = f"{REPAIR}; then `lake landing run`; if Kafka has forgotten it, {accept}"
-                yield Finding(zone, rows.topic, problem, remedy, "offsets are in no file of this zone")
+                yield Finding(zone, topic, problem, remedy, "offsets are in no file of this zone")
 
 
 def quarantined(manifest: Manifest) -> list[Entry]:
@@ -504,8 +475,8 @@ def repair(writers: Sequence[ZoneWriter], *, now: datetime, deadline: timedelta)
                 what = "it was added to the manifest again"
             yield Repaired(writer.zone.name, name, what)
     for writer in writers:
-        for file in _missing_in(writer):
-            if is_verified(writer, file):
+        for topic in landed_topics(writer.manifest):
+            for file in gone_files(writer.manifest, topic):
                 with _tried(writer, file.name, f"it was copied from zone {file.zone}") as result:
                     copy_file(writer, file, now=now)
                 yield result[0]
@@ -614,15 +585,6 @@ def _described(zone: Zone, name: str) -> DataFile | None:
         kind=kind,
         digest=zone.digest(name),
     )
-
-
-def _missing_in(writer: ZoneWriter) -> list[DataFile]:
-    found: dict[str, DataFile] = {}
-    zone = writer.zone.name
-    for topic in landed_topics(writer.manifest):
-        partners = _rows_of(writer.manifest, topic).without_partner(zone)
-        found |= {file.name: file for file in (*missing_files(writer.manifest, zone, topic), *partners)}
-    return list(found.values())
 
 
 def _cut_from_merged(writer: ZoneWriter, *, now: datetime) -> Iterator[Repaired]:

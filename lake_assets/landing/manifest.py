@@ -1359,9 +1359,9 @@ def recorded_ends(manifest: Manifest, topic: str) -> dict[str, dict[int, int]]:
     return found
 
 
-def lost_dead_letters(manifest: Manifest, zone: str, topic: str) -> list[tuple[int, int, int]]:
-    """Return where a zone has landed dead letters and no zone has a file of them any more: partition, first, last."""
-    query = sa.select(DEAD_LETTERS).filter_by(zone=zone, topic=topic)
+def lost_dead_letters(manifest: Manifest, topic: str) -> list[tuple[int, int, int]]:
+    """Return where the zone has landed dead letters and no zone has a file of them any more: partition, first, last."""
+    query = sa.select(DEAD_LETTERS).filter_by(zone=manifest.zone, topic=topic)
     landed = manifest.rows(query.order_by(DEAD_LETTERS.c.partition, DEAD_LETTERS.c.first))
     of_files = sa.select(RANGES.c.partition, RANGES.c.first, RANGES.c.last).join(FILES, SAME_FILE)
     of_files = of_files.where(RANGES.c.shard == str(Shard(topic, dead_letters=True)))
@@ -1379,7 +1379,7 @@ def forget_lost_dead_letters(manifest: Manifest, topic: str, earliest: Mapping[i
         earliest: Partition → the landed offset of the first message that Kafka has.
     """
     zone = manifest.zone
-    lost = lost_dead_letters(manifest, zone, topic)
+    lost = lost_dead_letters(manifest, topic)
     with manifest.change() as (connection, _):
         mark_changed(connection, DEAD_LETTERS, zone)
         for partition, first, _ in lost:

@@ -217,7 +217,7 @@ def _work(
 ) -> str | None:
     """Make the missing copies of a round, and retire the old files; return what this waits for, or None."""
     its_files = f"round {current.number} of {current.shard}: its files"
-    if missing_files(writer.manifest, writer.zone.name, topic):
+    if missing_files(writer.manifest, topic):
         return its_files  # one that lands again later would be in the old shard
     files, lost = _rows(writer, topic), Ledger(writer.manifest).gaps(topic)
     moving = [file for file in files if parse_shard(file.shard).of != of]

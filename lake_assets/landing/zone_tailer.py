@@ -99,23 +99,29 @@ def is_verified(writer: ZoneWriter, file: DataFile) -> bool:
     return entry is not None and entry.verdict == "verified"
 
 
+def gone_files(manifest: Manifest, topic: str) -> list[DataFile]:
+    """Return the files that the zone of the manifest has once landed, for they are verified, and has no record of."""
+    return missing_files(manifest, topic, anywhere=True, verdicts=("verified",))
+
+
 def missing_files(
-    manifest: Manifest, zone: str, topic: str, *, anywhere: bool = False, verdicts: Sequence[Verdict] = READABLE
+    manifest: Manifest, topic: str, *, anywhere: bool = False, verdicts: Sequence[Verdict] = READABLE
 ) -> list[DataFile]:
-    """Return the live files of another zone that a zone misses: none of their records, though it landed later offsets.
+    """Return the live files of other zones that the zone misses: none of their records, though it landed later offsets.
 
     A file in quarantine is not missing: it waits for a decision.
 
     Args:
-        manifest: The manifest.
-        zone: The zone.
+        manifest: Of the zone.
         topic: The topic.
         anywhere: Return files beyond the ends of the zone's files, too.
         verdicts: Return files with these.
     """
-    entries = manifest.entries(topic=topic, stages=CURRENT_STAGES, verdicts=ALL_VERDICTS)
-    own = [entry.file for entry in entries if entry.file.zone == zone]
-    others = [entry for entry in entries if entry.file.zone != zone and entry.verdict in verdicts]
+    entries = manifest.entries(topic=topic, stages=ALL_STAGES, verdicts=ALL_VERDICTS)
+    known = {entry.file.name: entry for entry in entries if entry.file.zone == manifest.zone}
+    own = files_of(entry for entry in known.values() if entry.stage in CURRENT_STAGES)
+    # One that the zone has replaced cannot land again.
+    others = [entry for entry in entries if entry.file.name not in known and entry.verdict in verdicts]
     return gaps(own, others, anywhere=anywhere)
 
 
@@ -124,14 +130,14 @@ def begins_before(file: DataFile, limits: Mapping[int, int]) -> bool:
     return any(first < limits.get(partition, 0) for partition, (first, _) in file.ranges.items())
 
 
-def lost_files(manifest: Manifest, zone: str, topic: str) -> list[DataFile]:
-    """Return the files of dead letters that a zone has landed, and that no zone has any more, without their sums."""
+def lost_files(manifest: Manifest, topic: str) -> list[DataFile]:
+    """Return the files of dead letters that the zone has landed, and that no zone has any more, without their sums."""
     shard = str(Shard(topic, dead_letters=True))
     found = []
-    for partition, first, last in lost_dead_letters(manifest, zone, topic):
+    for partition, first, last in lost_dead_letters(manifest, topic):
         ranges = {partition: (first, last)}
         name = file_name(shard, ranges, (), "append")
-        found.append(DataFile(name, 0, shard, ranges, frozenset(), 0, NOTHING, zone))
+        found.append(DataFile(name, 0, shard, ranges, frozenset(), 0, NOTHING, manifest.zone))
     return found
 
 
@@ -574,11 +580,10 @@ class ZoneTailer:
                 state.earliest,
                 self._delivery.scrubs.get(topic),
             )
-            missing = {file.name: file for file in missing_files(writer.manifest, self.zone, topic)}
-            verified = missing_files(writer.manifest, self.zone, topic, anywhere=True, verdicts=("verified",))
+            missing = {file.name: file for file in missing_files(writer.manifest, topic)}
             # Those that the zone cannot read any more: Kafka has forgotten their offsets.
-            forgotten = [file for file in verified if begins_before(file, state.earliest)]
-            missing |= {file.name: file for file in (*forgotten, *lost_files(writer.manifest, self.zone, topic))}
+            forgotten = [file for file in gone_files(writer.manifest, topic) if begins_before(file, state.earliest)]
+            missing |= {file.name: file for file in (*forgotten, *lost_files(writer.manifest, topic))}
             for file in missing.values():
                 try:
                     fill(writer, file, source, now=self._delivery.clock())

@@ -143,7 +143,7 @@ class Order:
             self.sent[partition] = min(self.sent[partition] + self.chance.randint(0, 5), LENGTH)
         writer = self.landed.writers[zone]
         manifest = writer.manifest
-        for file in (*missing_files(manifest, zone, TOPIC), *lost_files(manifest, zone, TOPIC)):
+        for file in (*missing_files(manifest, TOPIC), *lost_files(manifest, TOPIC)):
             found = self.of(file)
             writer.land(writer.zone.draft(file.shard, file.ranges, found, kind=file.kind), now=self.landed.clock)
         files = files_of(manifest.entries(topic=TOPIC, stages=ALL_STAGES))
