@@ -48,6 +48,8 @@ RECORD_PLACE = (*RECORD_IDS, "record_date", "record_ids")
 
 _RETENTION_REQUEST = ("request_id", "op", "ttl_days", "who_id", "requested_at")
 _REQUEST = ("request_id", "op", "old_id", "new_id", "executed_at", "partition", "offset", "engagement_date", "column")
+REPLAYED = ("org_id", *_REQUEST, *RECORD_PLACE)
+"""Columns of requests that tell where their records end."""
 _IS_OF_BATCH = "of_batch"
 
 
@@ -113,9 +115,9 @@ def place_records_by_org(requests: DataFrame) -> DataFrame:
     """Return where the records of requests end: `PLACED_RECORDS`. who_id is null where no row is left.
 
     Args:
-        requests: As for `aliases_by_org`, and `RECORD_PLACE`.
+        requests: `REPLAYED`.
     """
-    by_org = requests.select("org_id", *_REQUEST, *RECORD_PLACE).groupBy("org_id")
+    by_org = requests.select(*REPLAYED).groupBy("org_id")
     return by_org.applyInPandas(_place_records_of_org, PLACED_RECORDS)
 
 

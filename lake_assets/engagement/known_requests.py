@@ -19,7 +19,14 @@ from typing import TYPE_CHECKING
 
 from lake_assets.engagement.checkpoint import Batch
 from lake_assets.engagement.delta_log import file_system, is_table, open_table
-from lake_assets.engagement.grouped import RECORD_IDS, RECORD_PLACE, parts_by_org, place_records_by_org, with_part
+from lake_assets.engagement.grouped import (
+    RECORD_IDS,
+    RECORD_PLACE,
+    REPLAYED,
+    parts_by_org,
+    place_records_by_org,
+    with_part,
+)
 from lake_assets.engagement.lake import STREAMS, EngagementLake
 from lake_assets.engagement.messages import RECORD, record_format, with_typed_record
 from lake_assets.engagement.notifications import DATA_COMMIT
@@ -45,14 +52,12 @@ if TYPE_CHECKING:
 
 
 def scoped(requests: DataFrame) -> DataFrame:
-    """Return requests, of any version of their table, with the column that each names, and with their dates."""
+    """Return requests, of any version of their table, with all columns, and the id column that each names."""
     from pyspark.sql import functions as F
 
-    known = requests.columns
-    column = F.coalesce("column", F.lit(PERSON)) if "column" in known else F.lit(PERSON)
-    dated = "engagement_date" in known
-    dates = {} if dated else {"engagement_date": F.lit(None).cast("date")}
-    return requests.withColumns({"column": column, **dates})
+    missing = {name: kind for name, kind in MUTATION_REQUEST_COLUMNS.items() if name not in requests.columns}
+    found = requests.select("*", *(F.lit(None).cast(kind).alias(name) for name, kind in missing.items()))
+    return found.withColumn("column", F.coalesce("column", F.lit(PERSON)))
 
 
 def requests_of(tables: LakeTables, spark: SparkSession, batch: Batch, orgs: Iterable[str] | None = None) -> DataFrame:
@@ -117,41 +122,53 @@ def with_record_ids(requests: DataFrame, lake: EngagementLake) -> DataFrame:
 
     record_engagement_id, record_who_id, record_date, record_ids = RECORD_PLACE
     further = [column for column in lake.ids if column != PERSON]
-    names = F.array(*map(F.lit, further)).cast("array<string>")
-    values = F.array(*[F.col(f"{RECORD}.{column}") for column in further]).cast("array<string>")
+    ids_of = F.create_map(*[value for column in further for value in (F.lit(column), F.col(f"{RECORD}.{column}"))])
     typed = with_typed_record(requests, "insert_record", record_format(lake))
     ids = {
         record_engagement_id: F.col(f"{RECORD}.engagement_id"),
         record_who_id: F.col(f"{RECORD}.who_id"),
         RECORD_TIME: F.col(f"{RECORD}.engaged_at"),
         record_date: F.to_date(f"{RECORD}.engaged_at"),
-        record_ids: F.map_from_arrays(names, values),
+        record_ids: ids_of if further else F.lit(None).cast("map<string, string>"),
     }
     return typed.withColumns(ids).drop(RECORD)
 
 
-def final_records(applied: DataFrame, lake: EngagementLake) -> DataFrame | None:
-    """Return the records of requests that are applied together, the current one of each engagement.
+def final_records(requests: DataFrame, found: Former, lake: EngagementLake) -> tuple[DataFrame, DataFrame] | None:
+    """Return where the records of requests end, the current one of each engagement, of a batch and of former ones.
+
+    Args:
+        requests: The new requests of the batch, with `with_record_ids`.
 
     Returns:
-        `row_columns`. The ids are those that the record ends under; who_id is null if no row is left. None if there
-        are no records.
+        The records of the batch as `row_columns`, with the ids that they end under; who_id is null if no row is left.
+        Those of former batches: org_id, engagement_id, `SENT_AT`, engagement_date, who_id, and the map ids of further
+        ids. None if there are no records.
     """
     from pyspark.sql import functions as F
 
     from lake_assets.connections.row_checkpoint import checkpoint_rows
 
-    carrying = applied.where("insert_record is not null")
-    if carrying.isEmpty():
+    carrying = requests.where("insert_record is not null")
+    if found.records is None and carrying.isEmpty():
         return None
+    known = found.applied.drop("part", "component")
+    known = known if found.records is None else known.unionByName(found.records)
+    known = known.withColumn("record_date", F.to_date(RECORD_TIME))
+    names = [*REPLAYED, RECORD_TIME]
+    replayed = requests.select(names).unionByName(known.select(names))
+    places = checkpoint_rows(place_records_by_org(replayed))
     typed = with_typed_record(carrying, "insert_record", record_format(lake))
     values = typed.select("org_id", "request_id", f"{RECORD}.*", F.col("executed_at").alias(SENT_AT))
     values = values.drop(*lake.ids, "engagement_id")
-    places = place_records_by_org(with_record_ids(applied, lake))
     records = places.join(values, ["org_id", "request_id"])
     ends = {column: F.col("ids")[column] for column in lake.ids if column != PERSON}
     dated = records.withColumns({"engagement_date": F.to_date("engaged_at"), **ends})
-    return checkpoint_rows(dated.select(*row_columns(lake)))
+    of_former = known.where("record_date is not null").select(
+        "org_id", "request_id", F.col("executed_at").alias(SENT_AT), F.col("record_date").alias("engagement_date")
+    )
+    moved = places.join(of_former.dropDuplicates(["org_id", "request_id"]), ["org_id", "request_id"])
+    return checkpoint_rows(dated.select(*row_columns(lake))), checkpoint_rows(moved)
 
 
 def inserted_rows(records: DataFrame, lake: EngagementLake) -> DataFrame:
@@ -198,12 +215,15 @@ class Former:
         applied: The requests of former batches that are connected with its requests or with new rows, each with its
             part and component.
         parts: As `parts_by_org` returns them, of the ids of its requests and of new rows.
+        records: Requests of former batches with a record of an id that has a part, or of an engagement of which its
+            requests carry a record; None if no former request has a record.
         may_be_late: Whether arrivals may have a row without a sent id. Only an earlier version wrote such rows.
     """
 
     arrivals: DataFrame | None
     applied: DataFrame
     parts: DataFrame
+    records: DataFrame | None
     may_be_late: bool
 
 
@@ -213,7 +233,7 @@ def former(
     """Return what a batch found. It follows from the intent, like all that the batch writes.
 
     Args:
-        requests: org_id string, column string, old_id string, new_id string.
+        requests: org_id string, column string, old_id string, new_id string, and `with_record_ids`.
         orgs: Orgs of the requests; it may contain others. None to find them in the requests.
     """
     from pyspark.sql import functions as F
@@ -232,10 +252,33 @@ def former(
     applied = requests_of(tables, spark, batch, of_orgs).where(IN_FORCE)
     links = applied.select(*_LINK, F.lit(False).alias("is_wanted"))
     links = links.union(requests.select(*_LINK, F.lit(True)))
+    of_records = _ids_of_records(requests)
+    records = placed_records(tables, spark, batch)
+    if records is not None:
+        records = records.where(F.col("org_id").isin(sorted(of_orgs)) & F.col(RECORD_IDS[1]).isNotNull())
+        same = records.join(of_records, ["org_id", RECORD_IDS[0]], "left_semi")
+        of_records = of_records.union(_ids_of_records(same))
+    links = links.union(of_records.select("org_id", "column", "id", F.lit(None), F.lit(True)))
     if arrivals is not None:
         links = links.union(arrivals.select("org_id", "column", "id", F.lit(None), F.lit(True)).distinct())
     parts = checkpoint_rows(parts_by_org(links))
-    return Former(arrivals, checkpoint_rows(with_part(applied, parts, "old_id")), parts, may_be_late)
+    if records is not None:
+        keys = with_part(_ids_of_records(records), parts, "id").select("org_id", RECORD_IDS[0])
+        records = checkpoint_rows(records.join(keys.distinct(), ["org_id", RECORD_IDS[0]], "left_semi"))
+    applied = checkpoint_rows(with_part(applied, parts, "old_id"))
+    return Former(arrivals, applied, parts, records, may_be_late)
+
+
+def _ids_of_records(requests: DataFrame) -> DataFrame:
+    """Return the ids of the records of requests: org_id, record_engagement_id, column string, id string."""
+    from pyspark.sql import functions as F
+
+    engagement_id, who_id = RECORD_IDS
+    further = F.coalesce("record_ids", F.create_map().cast("map<string, string>"))
+    ids = F.map_concat(F.create_map(F.lit(PERSON), F.col(who_id)), further)
+    carrying = requests.where(F.col(engagement_id).isNotNull())
+    each = carrying.select("org_id", engagement_id, F.explode(ids).alias("column", "id"))
+    return each.where("id is not null")
 
 
 def with_ids(rows: DataFrame, lake: EngagementLake) -> DataFrame:

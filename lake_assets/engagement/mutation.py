@@ -20,8 +20,9 @@ from lake_assets.engagement.batch import IS_VALID, BatchMessages, DeadLetterComm
 from lake_assets.engagement.checkpoint import DATES_BIND, Batch
 from lake_assets.engagement.delta_log import batch_statement
 from lake_assets.engagement.erasure import ErasureRegistry
-from lake_assets.engagement.grouped import RECORD_IDS, aliases_by_org, changed_aliases_by_org, with_part
+from lake_assets.engagement.grouped import RECORD_IDS, RECORD_PLACE, aliases_by_org, changed_aliases_by_org, with_part
 from lake_assets.engagement.known_requests import (
+    RECORD_TIME,
     Former,
     engaged_within,
     final_records,
@@ -123,26 +124,30 @@ class Plans:
         lake = tables.lake
         valid = self.messages.checkpointed(batch).where(IS_VALID)
         orgs = orgs_of(valid)
-        new = checkpoint_rows(self._new(valid, batch, orgs))
+        new = checkpoint_rows(with_record_ids(self._new(valid, batch, orgs), lake))
         requests = new.where("reason is null").drop("reason")
         found = former(tables, spark, batch, requests, orgs)
-        records = final_records(requests, lake)
+        records = final_records(requests, found, lake)
         arrived = with_part(_arrived_ids(spark, found.arrivals), found.parts, "id")
         asked = with_part(requests, found.parts, "old_id")
         spans = checkpoint_rows(changed_aliases_by_org(found.applied, asked, arrived))
         rows = self._rows(batch, requests, spans, found)
+        if records is not None:
+            rows = rows.join(F.broadcast(records[1]), ["org_id", "engagement_id", SENT_AT], "left_anti")
         changes = _changes(rows, spans, aliases_by_org(asked), lake)
         if records is not None:
-            stored = checkpoint_rows(self._stored(batch, records))
+            inserted, moved = records
+            changes = changes.unionByName(self._moved(batch, moved))
+            stored = checkpoint_rows(self._stored(batch, inserted))
             replaced = stored.where("not is_later").drop("is_later")
-            records = records.join(stored.where("is_later"), ["org_id", "engagement_id"], "left_anti")
+            inserted = inserted.join(stored.where("is_later"), ["org_id", "engagement_id"], "left_anti")
             changes = changes.join(replaced, ["org_id", "engagement_id"], "left_anti")
             changes = changes.unionByName(replaced, allowMissingColumns=True)
             cut_offs = ErasureRegistry(tables, spark).cut_offs(batch.reads[ERASURE])
             if cut_offs is not None:
                 is_expired = F.expr("org_id = of_org AND engaged_at <= expired_until")
-                records = records.join(F.broadcast(cut_offs), is_expired, "left_anti")
-            changes = changes.unionByName(inserted_rows(records, lake), allowMissingColumns=True)
+                inserted = inserted.join(F.broadcast(cut_offs), is_expired, "left_anti")
+            changes = changes.unionByName(inserted_rows(inserted, lake), allowMissingColumns=True)
         changes, counted = checkpoint_and_aggregate(changes, [F.count(F.lit(1)).alias("changes")])
         met = with_part(_ids_of(changes, lake), found.parts, "id").select("component").distinct()
         stored = _stored(asked, found.applied, F.broadcast(met), batch, lake)
@@ -158,7 +163,7 @@ class Plans:
         """
         registry = ErasureRegistry(self.messages.tables, self.messages.spark)
         values = {"attempts": 1, "status": ERASED, "records": 0, "batch_id": batch.batch_id}
-        found = requests.drop("insert_record").toArrow().to_pylist()
+        found = requests.drop("insert_record", RECORD_TIME, *RECORD_PLACE).toArrow().to_pylist()
         rows = [{**row, **registry.hash_request(row), **values} for row in found]
         return [[row.get(name) for name in MUTATION_REQUEST_COLUMNS] for row in rows]
 
@@ -204,6 +209,31 @@ class Plans:
         key = ["org_id", "engagement_id", "engaged_at"]
         new = found.arrivals.select(*key, F.lit(True).alias("came")).distinct()
         return rows.join(new, key, "left").withColumn(_IS_NEW, F.col("came").isNotNull()).drop("came")
+
+    def _moved(self, batch: Batch, records: DataFrame) -> DataFrame:
+        """Return the rows of records of former batches that change, as `_changes` does.
+
+        Args:
+            records: As `final_records` returns them.
+        """
+        from pyspark.sql import functions as F
+
+        tables = self.messages.tables
+        scope = merge_scope(spans_of_days(records))
+        rows = with_ids(tables.read_for(self.messages.spark, batch, ENGAGEMENT).where(scope.condition), tables.lake)
+        ends = records.withColumnRenamed("who_id", "end").drop("request_id", "engagement_date")
+        found = rows.where(sent(PERSON) + " is null").join(F.broadcast(ends), ["org_id", "engagement_id", SENT_AT])
+        new_ids = {f"new_{PERSON}": F.col("end")}
+        for column in tables.lake.ids:
+            if column != PERSON:
+                is_told = F.coalesce(F.map_contains_key("ids", column), F.lit(False))
+                new_ids[f"new_{column}"] = F.when(is_told, F.col("ids")[column]).otherwise(F.col(column))
+        moved = F.col("end").isNull()
+        for column in tables.lake.ids:
+            moved |= ~new_ids[f"new_{column}"].eqNullSafe(F.col(column))
+        changed = found.where(moved).withColumns({"gone": F.col("end").isNull(), **new_ids})
+        names = [f"new_{column}" for column in tables.lake.ids]
+        return changed.select(*_key(tables.lake), "engagement_date", "gone", *names).dropDuplicates(_key(tables.lake))
 
     def _stored(self, batch: Batch, records: DataFrame) -> DataFrame:
         """Return the rows that records replace, as changes that delete them, and is_later: the row was sent later."""
@@ -273,7 +303,7 @@ def _stored(asked: DataFrame, known: DataFrame, met: DataFrame, batch: Batch, la
     from pyspark.sql import functions as F
 
     is_met = met.withColumn("is_met", F.lit(True))
-    new = with_record_ids(asked, lake).join(is_met, "component", "left")
+    new = asked.join(is_met, "component", "left")
     has_row = F.col("is_met").isNotNull() | F.col("insert_record").isNotNull()
     has_record = F.col(RECORD_IDS[0]).isNotNull().cast("int")
     status = F.when(has_row, "applied").otherwise("parked")

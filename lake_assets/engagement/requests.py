@@ -11,7 +11,7 @@ backwards in time, each request adds one span to its old_id: from the former req
 is a part of a span, so dated requests need nothing else.
 
 Replay defines the right result: a record is put in place after the rows of its request have moved, and later requests
-move it. The last record of an engagement is current.
+move it. The record of an engagement that was executed last is current.
 
 Cut-offs come from the time of the request, not from a clock. So a request removes the same rows whenever it is
 applied.
@@ -279,16 +279,17 @@ class PlacedRecord:
 
 
 def place_records(requests: Iterable[MutationRequest]) -> list[PlacedRecord]:
-    """Return the current record of each engagement, sorted by engagement_id.
+    """Return the current record of each engagement, sorted by engagement_id: of those executed last, the first one.
 
     Args:
         requests: Requests of one org, in any order.
     """
+    since: dict[str, datetime] = {}
     final_ids: defaultdict[str, FinalIds] = defaultdict(dict)
     found: dict[str, PlacedRecord] = {}
     for request in reversed(in_order(requests)):
         record = request.record
-        if record is not None and record.engagement_id not in found:
+        if record is not None and since.setdefault(record.engagement_id, request.executed_at) == request.executed_at:
             found[record.engagement_id] = _placed(request.request_id, record, final_ids)
         prepend(request, final_ids[request.column])
     return [found[engagement_id] for engagement_id in sorted(found)]

@@ -228,7 +228,7 @@ class RequestRedaction:
     """Hashes the ids of mutation requests that name an erased person, up to the time of the erasure.
 
     They are in force no more, and still tell which ids are of one person. If such a request put the record of another
-    person in place, the engagement_id of the record stays, without which ingestion would bring that engagement again.
+    person in place, what is told of the record stays, without which ingestion would bring that engagement again.
     A request with a record of an erased person goes.
     """
 
@@ -249,17 +249,16 @@ class RequestRedaction:
         rows = []
         for row in found:
             ids = registry.hash_request(row).values() if row["ids_are_erased"] else (None, None)
-            rows.append((row["org_id"], row["request_id"], *ids, row["kept_record"]))
+            rows.append((row["org_id"], row["request_id"], *ids, row["keeps_record"]))
         redactions = spark.createDataFrame(
-            rows, "of_org string, of_request string, of_old_id string, of_new_id string, kept_record string"
+            rows, "of_org string, of_request string, of_old_id string, of_new_id string, keeps_record boolean"
         )
         of_orgs = F.col("org_id").isin(sorted({row["org_id"] for row in found}))
         same_request = F.expr("org_id = of_org AND request_id = of_request")
         redacted = {
-            **dict.fromkeys((RECORD_IDS[1], RECORD_TIME), F.lit(None)),
             **{name: F.col(f"of_{name}") for name in ("old_id", "new_id")},
-            RECORD_IDS[0]: F.col("kept_record"),
-            "records": F.col("kept_record").isNotNull().cast("int"),
+            **{name: F.when(F.col("keeps_record"), F.col(name)) for name in (*RECORD_IDS, RECORD_TIME, "record_ids")},
+            "records": F.col("keeps_record").cast("int"),
             "status": F.lit(ERASED),
         }
         merge = redactions.mergeInto(tables.identifier(self.table), of_orgs & same_request)
@@ -272,8 +271,8 @@ class RequestRedaction:
         """Return the requests to redact, each once.
 
         Returns:
-            `_REQUEST_IDS`, ids_are_erased boolean, kept_record string: the engagement_id of another person's record;
-            null if nothing of it stays.
+            `_REQUEST_IDS`, ids_are_erased boolean, keeps_record boolean: whether it has put another person's record in
+            place.
         """
         from pyspark.sql import functions as F
 
@@ -285,8 +284,8 @@ class RequestRedaction:
         executed_at = F.col("executed_at")
         ids_are_erased = _is_erased("old_id", executed_at) | _is_erased("new_id", executed_at)
         ids_are_erased = (F.col("column") == PERSON) & ids_are_erased
-        kept_record = F.when(~record_is_erased & (F.col("status") != "dead"), F.col(record_engagement_id))
-        columns = (ids_are_erased.alias("ids_are_erased"), kept_record.alias("kept_record"))
+        keeps_record = ~record_is_erased & (F.col("status") != "dead") & F.col(record_engagement_id).isNotNull()
+        columns = (ids_are_erased.alias("ids_are_erased"), keeps_record.alias("keeps_record"))
         found = joined.where(ids_are_erased | record_is_erased).select(*_REQUEST_IDS, *columns)
         return found.dropDuplicates(["org_id", "request_id"])
 

@@ -127,6 +127,7 @@ MUTATION_REQUEST_COLUMNS: Mapping[str, str] = {
     "record_engagement_id": "string",
     "record_who_id": "string",
     "record_engaged_at": "timestamp",
+    "record_ids": "map<string, string>",
     "records": "int",
     "batch_id": "bigint",
     "engagement_date": "date",
@@ -140,11 +141,12 @@ MUTATION_REQUEST_COLUMNS: Mapping[str, str] = {
 - attempts: 1; in rows of earlier versions the number of batches that had tried the request.
 - engagement_date: The request acts on rows of this day alone; null: on all.
 - column: The id column that the request names; null in rows of earlier versions: `who_id`.
-- record_*: Of the record that the request carries; null if it carries none.
+- record_*: Of the record that the request carries; null if it carries none. record_ids: further id column → id; null
+  without such columns, and in rows of earlier versions.
 - records: 1 if it carries a record, else 0. The log has its maximum for each file, so readers of records skip others.
 
-An erased request that put the record of another person in place keeps record_engagement_id alone of the record. In
-lakes of earlier versions its old_id and new_id are null.
+An erased request that put the record of another person in place keeps what there is of the record. In lakes of earlier
+versions it keeps record_engagement_id alone, and its old_id and new_id are null.
 """
 
 IS_ONE_TABLE = "records"

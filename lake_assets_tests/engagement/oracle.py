@@ -22,7 +22,8 @@ if TYPE_CHECKING:
 def replay(
     requests: Iterable[MutationRequest], rows: Mapping[str, str], engaged: Mapping[str, datetime] = MappingProxyType({})
 ) -> dict[str, str]:
-    """Row → its id after all requests; deleted rows are gone. A request id counts once.
+    """Row → its id after all requests; deleted rows are gone. A request id counts once, and so does, of records of an
+    engagement that are of one instant, the first.
 
     engaged: when rows engaged; a request acts on those that engaged until then. All others were there before.
     """
@@ -30,6 +31,7 @@ def replay(
     left: dict[str, str] = dict(rows)
     days: dict[str, date | None] = {row: at.date() for row, at in engaged.items()}
     since = dict(engaged)
+    placed: dict[str, datetime] = {}
     for request in sorted(requests, key=lambda r: (r.executed_at, r.partition, r.offset)):
         if request.request_id in seen:
             continue
@@ -41,7 +43,8 @@ def replay(
             left = {row: identity for row, identity in left.items() if row not in moved}
         else:
             left = {row: str(request.new_id) if row in moved else identity for row, identity in left.items()}
-        if request.record is not None:
+        if request.record is not None and placed.get(request.record.engagement_id) != at:
+            placed[request.record.engagement_id] = at
             left[request.record.engagement_id] = request.record.who_id
             days[request.record.engagement_id] = request.record.day
             since.pop(request.record.engagement_id, None)

@@ -1,8 +1,7 @@
 """A lake is a function of the set of its messages, in whatever order and cut they come: against an oracle of its rules.
 
 Histories share few batches: each has ids of its own, and each kind of contradiction an org of its own. Not yet so:
-records of requests that come out of order, deletions of rows that a request moves which comes later and was executed
-earlier, and a correction of what is removed.
+deletions of rows that a request moves which comes later and was executed earlier, and a correction of what is removed.
 """
 
 from __future__ import annotations

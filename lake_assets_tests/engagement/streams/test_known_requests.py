@@ -19,7 +19,7 @@ from pyspark.sql import functions as F
 from lake_assets.engagement.batch import run_batch
 from lake_assets.engagement.checkpoint import Checkpoint
 from lake_assets.engagement.delta_log import is_table
-from lake_assets.engagement.known_requests import former, requests_of
+from lake_assets.engagement.known_requests import former, requests_of, scoped
 from lake_assets.engagement.tables import (
     ENGAGEMENT,
     MUTATION_REQUEST,
@@ -80,7 +80,7 @@ def assert_only_what_is_connected_is_read(mail: Traffic, spark: SparkSession) ->
     assert all("/org_id=acme/" in file for file in files)
     request = ("acme", "who_id", CHAIN[2], "x")
     asked = spark.createDataFrame([request], "org_id string, column string, old_id string, new_id string")
-    related = former(mail.tables, spark, batch, asked, ["acme"]).applied
+    related = former(mail.tables, spark, batch, scoped(asked), ["acme"]).applied
     assert {(row["old_id"], row["new_id"]) for row in related.collect()} == set(pairwise(CHAIN))
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import TYPE_CHECKING
 
 import pytest
@@ -70,7 +70,8 @@ def assert_erased_again(mail: Traffic) -> None:
     assert reasons(mail, mail.lake.topic("retention")) == ["bad date requested_at", ERASED, "not JSON"]
     [request] = mail.rows(MUTATION_REQUEST)
     left = ("status", "new_id", "record_engagement_id", "record_who_id", "record_engaged_at")
-    assert [request[name] for name in left] == [ERASED, None, f"e{IN_PLACE}", None, None]
+    at = datetime.fromisoformat(email(IN_PLACE)["engaged_at"])
+    assert [request[name] for name in left] == [ERASED, None, f"e{IN_PLACE}", "lead 3", at]
     assert request["old_id"] not in (None, "müller")
 
 
