@@ -150,19 +150,26 @@ def ranges(hours: Iterable[int]) -> Iterator[tuple[int, int]]:
     yield first, last
 
 
-def format_hours(hours: Iterable[int], key: Callable[[int], str] = hour_key) -> str:
+MOST_RUNS = 20
+"""Most runs of hours that a person is shown: hours that do not adjoin can be as many as late rows."""
+
+
+def format_hours(hours: Iterable[int], key: Callable[[int], str] = hour_key, *, most: int | None = MOST_RUNS) -> str:
     """Return hours for a person, runs joined: `2026-01-01-02:00..2026-01-01-03:00, 2026-01-01-06:00`.
 
     Args:
         hours: In any order.
         key: Returns the key of an hour, or of its partition.
+        most: Most runs; of the others only their number and the last hour are told. None for all.
     """
+    runs = list(ranges(hours))
     texts = []
-    for first, last in ranges(hours):
+    for first, last in runs[:most]:
         first_key = key(first)
         last_key = key(last)
         texts.append(first_key if first_key == last_key else f"{first_key}..{last_key}")
-    return ", ".join(texts)
+    left = len(runs) - len(texts)
+    return ", ".join(texts) + (f", and {left:,} more up to {key(runs[-1][1])}" if left else "")
 
 
 def hour_text(hour: int, pattern: str) -> str:

@@ -563,7 +563,7 @@ def _session(
         code_version=inputs.code_version,
         late_rows=late,
     )
-    parts += [format_hours(found) for found in (hours, planned.pending, planned.skipped, planned.follows)]
+    parts += [format_hours(found, most=None) for found in (hours, planned.pending, planned.skipped, planned.follows)]
     digest = hashlib.sha256("|".join(parts).encode()).hexdigest()
     notes = [*notes] if is_rebuild else _notes(inputs, planned)
     session_id = f"{inputs.process.split('.')[-1]}-{digest[:ID_DIGITS]}"
