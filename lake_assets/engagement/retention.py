@@ -21,7 +21,14 @@ from lake_assets.engagement.checkpoint import ERASURES_SPREAD, Batch
 from lake_assets.engagement.delta_log import batch_statement
 from lake_assets.engagement.erasure import ErasureRegistry, erased_by_org, matchers_by_org, mentions
 from lake_assets.engagement.grouped import RECORD_IDS, limits_by_org
-from lake_assets.engagement.known_requests import RECORD_TIME, orgs_of, requests_of, upgrade, with_ids
+from lake_assets.engagement.known_requests import (
+    RECORD_TIME,
+    orgs_of,
+    placed_records,
+    requests_of,
+    upgrade,
+    with_ids,
+)
 from lake_assets.engagement.messages import TIMES, retention_format
 from lake_assets.engagement.notifications import DATA_COMMIT, NotificationCommit
 from lake_assets.engagement.pruning import DateSpan, merge_scope
@@ -227,9 +234,8 @@ class ErasureCommit:
 class RequestRedaction:
     """Hashes the ids of mutation requests that name an erased person, up to the time of the erasure.
 
-    They are in force no more, and still tell which ids are of one person. If such a request put the record of another
-    person in place, what is told of the record stays, without which ingestion would bring that engagement again.
-    A request with a record of an erased person goes.
+    They are in force no more, and still tell which ids are of one person. Of a record of an erased person, only its
+    engagement_id stays, without which ingestion would bring that engagement again; its request stays in force.
     """
 
     limits: RetentionLimits
@@ -249,21 +255,22 @@ class RequestRedaction:
         rows = []
         for row in found:
             ids = registry.hash_request(row).values() if row["ids_are_erased"] else (None, None)
-            rows.append((row["org_id"], row["request_id"], *ids, row["keeps_record"]))
+            rows.append((row["org_id"], row["request_id"], *ids, row["record_is_erased"]))
         redactions = spark.createDataFrame(
-            rows, "of_org string, of_request string, of_old_id string, of_new_id string, keeps_record boolean"
+            rows, "of_org string, of_request string, of_old_id string, of_new_id string, record_is_erased boolean"
         )
         of_orgs = F.col("org_id").isin(sorted({row["org_id"] for row in found}))
         same_request = F.expr("org_id = of_org AND request_id = of_request")
+        ids_stay = F.col("of_old_id").isNull()
+        record_goes = F.col("record_is_erased") | (F.col("status") == "dead")
         redacted = {
-            **{name: F.col(f"of_{name}") for name in ("old_id", "new_id")},
-            **{name: F.when(F.col("keeps_record"), F.col(name)) for name in (*RECORD_IDS, RECORD_TIME, "record_ids")},
-            "records": F.col("keeps_record").cast("int"),
-            "status": F.lit(ERASED),
+            **{name: F.when(ids_stay, F.col(name)).otherwise(F.col(f"of_{name}")) for name in ("old_id", "new_id")},
+            **{name: F.when(~record_goes, F.col(name)) for name in (RECORD_IDS[1], RECORD_TIME, "record_ids")},
+            "records": F.when(F.col("status") != "dead", F.col("records")).otherwise(0),
+            "status": F.when(ids_stay, F.col("status")).otherwise(ERASED),
         }
         merge = redactions.mergeInto(tables.identifier(self.table), of_orgs & same_request)
-        merge = merge.whenMatched(F.col("of_old_id").isNotNull()).update(redacted)
-        merge = merge.whenMatched().delete()
+        merge = merge.whenMatched().update(redacted)
         with batch_statement(spark, app_id, batch.batch_id):
             merge.merge()
 
@@ -271,21 +278,18 @@ class RequestRedaction:
         """Return the requests to redact, each once.
 
         Returns:
-            `_REQUEST_IDS`, ids_are_erased boolean, keeps_record boolean: whether it has put another person's record in
-            place.
+            `_REQUEST_IDS`, ids_are_erased boolean, record_is_erased boolean.
         """
         from pyspark.sql import functions as F
 
         messages, erased = self.limits.messages, F.broadcast(self.limits.erased_by_org(batch))
         known = requests_of(messages.tables, messages.spark, batch, orgs_of(self.limits.erased_ids(batch)))
-        joined = known.where(f"status <> '{ERASED}'").join(erased, F.expr("org_id = of_org"))
-        record_engagement_id, record_who_id = RECORD_IDS
-        record_is_erased = _is_erased(record_who_id, F.least(RECORD_TIME, "executed_at"))
+        joined = known.join(erased, F.expr("org_id = of_org"))
         executed_at = F.col("executed_at")
+        record_is_erased = _is_erased(RECORD_IDS[1], F.least(RECORD_TIME, "executed_at"))
         ids_are_erased = _is_erased("old_id", executed_at) | _is_erased("new_id", executed_at)
-        ids_are_erased = (F.col("column") == PERSON) & ids_are_erased
-        keeps_record = ~record_is_erased & (F.col("status") != "dead") & F.col(record_engagement_id).isNotNull()
-        columns = (ids_are_erased.alias("ids_are_erased"), keeps_record.alias("keeps_record"))
+        ids_are_erased &= (F.col("column") == PERSON) & (F.col("status") != ERASED)
+        columns = (ids_are_erased.alias("ids_are_erased"), record_is_erased.alias("record_is_erased"))
         found = joined.where(ids_are_erased | record_is_erased).select(*_REQUEST_IDS, *columns)
         return found.dropDuplicates(["org_id", "request_id"])
 
@@ -404,10 +408,51 @@ class DeletionCommit:
         is_too_old = F.expr("engaged_at < cut_off")
         who = "who_id" if batch.rules < ERASURES_SPREAD else f"coalesce({SENT_WHO_ID}, who_id)"
         is_erased = F.expr(f"least(engaged_at, {SENT_AT}) <= try_element_at(erased, {who})")
+        records = self._records(batch)
+        if records is not None:
+            limits = limits.join(F.broadcast(records), "of_org", "left")
+            of_record = (
+                f"{SENT_WHO_ID} IS NULL AND coalesce(array_contains({{}}, struct(engagement_id, {SENT_AT})), false)"
+            )
+            is_erased = F.expr(of_record.format("gone")) | (is_erased & ~F.expr(of_record.format("kept")))
         condition = scope.condition & same_org & (is_too_old | is_erased)
         merge = limits.mergeInto(tables.identifier(ENGAGEMENT), condition)
         with batch_statement(spark, app_id, batch.batch_id):
             merge.whenMatched().delete().merge()
+
+    def _records(self, batch: Batch) -> DataFrame | None:
+        """Return the rows of records that are erased though their present ids are not, or the other way round.
+
+        A record goes by the id that its request gave it, which its row does not have.
+
+        Returns:
+            of_org string; gone and kept, arrays of (engagement_id, `SENT_AT`); each org once. None without records.
+        """
+        from pyspark.sql import functions as F
+
+        from lake_assets.connections.row_checkpoint import checkpoint_rows
+
+        tables, spark = self.limits.messages.tables, self.limits.messages.spark
+        if batch.rules < ERASURES_SPREAD or not self.limits.erased_people(batch):
+            return None
+        carrying = placed_records(tables, spark, batch)
+        if carrying is None:
+            return None
+        engagement_id, who_id = RECORD_IDS
+        key = ["org_id", "engagement_id", SENT_AT]
+        of_orgs = F.col("org_id").isin(orgs_of(self.limits.erased_ids(batch)))
+        named = carrying.where(of_orgs & F.col(who_id).isNotNull())
+        named = named.withColumnsRenamed({engagement_id: "engagement_id", "executed_at": SENT_AT})
+        first = F.min_by(F.struct(who_id, RECORD_TIME), F.struct("partition", "offset"))
+        rows = with_ids(tables.read_for(spark, batch, ENGAGEMENT), tables.lake)
+        rows = rows.where(of_orgs & F.col(SENT_WHO_ID).isNull()).select(*key, "who_id")
+        found = rows.join(named.groupBy(*key).agg(first.alias("record")), key).select(*key, "who_id", "record.*")
+        found = found.join(F.broadcast(self.limits.erased_by_org(batch)), F.expr("org_id = of_org"))
+        about = F.least(RECORD_TIME, SENT_AT)
+        goes = _is_erased(who_id, about)
+        row = F.struct("engagement_id", SENT_AT)
+        lists = [F.collect_list(F.when(each, row)).alias(name) for name, each in (("gone", goes), ("kept", ~goes))]
+        return checkpoint_rows(found.where(goes | _is_erased("who_id", about)).groupBy("of_org").agg(*lists))
 
 
 def _by_org(limits: DataFrame) -> DataFrame:

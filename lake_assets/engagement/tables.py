@@ -145,8 +145,8 @@ MUTATION_REQUEST_COLUMNS: Mapping[str, str] = {
   without such columns, and in rows of earlier versions.
 - records: 1 if it carries a record, else 0. The log has its maximum for each file, so readers of records skip others.
 
-An erased request that put the record of another person in place keeps what there is of the record. In lakes of earlier
-versions it keeps record_engagement_id alone, and its old_id and new_id are null.
+Of a record of an erased person, record_engagement_id stays alone. In lakes of earlier versions it does so of any record
+of a request that names an erased person, whose old_id and new_id are null then.
 """
 
 IS_ONE_TABLE = "records"
