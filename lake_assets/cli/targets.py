@@ -152,7 +152,7 @@ def catch_up(
     Up to date is what the raw tables hold when the command starts. Hours that are deferred wait, unless --deferred.
     Two of these commands may run at once.
     If a session failed, the other targets go on. All failures are listed at the end.
-    The exit code is 1 if a session failed, if others have changed a target, or if a declaration cannot be used.
+    The exit code is 1 if a session failed, if a target was rolled back or dropped, or if a declaration cannot be used.
     """
     from lake_assets.cli import views
     from lake_assets.incremental.engine.engine import Outcome, catch_up
