@@ -7,13 +7,11 @@ pyiceberg; if they are gone, every load reads the file.
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from threading import Lock
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from pyiceberg.catalog import Catalog
@@ -22,50 +20,12 @@ from pyiceberg.exceptions import NoSuchTableError
 from pyiceberg.table import CommitTableResponse, Table
 from sqlalchemy import bindparam, select
 
+from lake_assets.base.recent import Recent
+
 if TYPE_CHECKING:
     from pyiceberg.table.metadata import TableMetadata
     from pyiceberg.typedef import Identifier
     from sqlalchemy import Select
-
-Key = TypeVar("Key")
-Value = TypeVar("Value")
-
-
-class Recent(Generic[Key, Value]):
-    """Keeps values by key, for all threads. When they weigh more than allowed, those that were kept first go.
-
-    Attributes:
-        most: The greatest total weight. A single value stays, however heavy it is.
-    """
-
-    def __init__(self, most: int) -> None:
-        self.most = most
-        self._weight = 0
-        self._values: OrderedDict[Key, tuple[Value, int]] = OrderedDict()
-        self._lock = Lock()
-
-    def find(self, key: Key) -> Value | None:
-        """Return the value of a key; None if it is not kept."""
-        with self._lock:
-            found = self._values.get(key)
-        return None if found is None else found[0]
-
-    def keep(self, key: Key, value: Value, *, weight: int = 1) -> None:
-        """Keep a value in the place of an earlier one of the same key."""
-        with self._lock:
-            _, before = self._values.pop(key, (None, 0))
-            self._values[key] = value, weight
-            self._weight += weight - before
-            while self._weight > self.most and len(self._values) > 1:
-                _, (_, gone) = self._values.popitem(last=False)
-                self._weight -= gone
-
-    def clear(self) -> None:
-        """Keep nothing."""
-        with self._lock:
-            self._values.clear()
-            self._weight = 0
-
 
 REMEMBERED_SNAPSHOTS = 40_000
 """Most snapshots in the metadata that are kept, each table counted as one more: about 100 MB."""

@@ -89,8 +89,8 @@ from lake_assets.base.hours import (
     ranges,
     time_text,
 )
+from lake_assets.base.recent import Recent
 from lake_assets.connections.catalog import HIGH_WATERMARK_TABLE, SESSION_TABLE
-from lake_assets.connections.sql_catalog import Recent
 from lake_assets.errors import (
     ConfigurationError,
     InvalidHourKey,

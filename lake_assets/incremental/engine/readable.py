@@ -31,7 +31,7 @@ from pyiceberg.table.snapshots import Operation, Snapshot
 from pyiceberg.types import DecimalType, TimestampType, TimestamptzType
 
 from lake_assets.base.hours import HOUR_MICROSECONDS
-from lake_assets.connections.sql_catalog import Recent
+from lake_assets.base.recent import Recent
 from lake_assets.errors import files_misread, rows_unread
 from lake_assets.incremental.engine.iceberg import bounds, changed_entries, in_avro, live_entries, named_data_file
 from lake_assets.incremental.engine.publish import ancestors, operation_of

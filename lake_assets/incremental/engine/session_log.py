@@ -34,7 +34,7 @@ from pyiceberg.transforms import IdentityTransform
 from pyiceberg.types import IntegerType, LongType, StringType
 
 from lake_assets.base.hours import hour_key, hour_start, parse_hour
-from lake_assets.connections.sql_catalog import Recent
+from lake_assets.base.recent import Recent
 from lake_assets.errors import StoredByNewerVersion
 from lake_assets.incremental.engine import iceberg, publish
 from lake_assets.incremental.engine.iceberg import (

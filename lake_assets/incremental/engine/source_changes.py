@@ -43,7 +43,7 @@ from pyiceberg.table import ALWAYS_TRUE, Table
 from pyiceberg.table.snapshots import Operation, Snapshot
 
 from lake_assets.base.hours import HOUR, HOUR_MICROSECONDS, LAST_HOUR, hour_key, parse_hour, ranges
-from lake_assets.connections.sql_catalog import Recent
+from lake_assets.base.recent import Recent
 from lake_assets.errors import InvalidHourKey, history_cut, source_replaced
 from lake_assets.incremental.declaration import LANDED, Source
 from lake_assets.incremental.engine.iceberg import (

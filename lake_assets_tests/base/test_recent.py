@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lake_assets.connections.sql_catalog import Recent
+from lake_assets.base.recent import Recent
 
 KEPT = st.lists(st.tuples(st.sampled_from("abcdef"), st.integers(0, 5)), max_size=30)
 
