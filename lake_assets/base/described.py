@@ -146,7 +146,7 @@ def is_machines_fault(error: BaseException) -> bool:
 
 
 def failure_of(table: str, error: Exception) -> ErrorText:
-    """Return what a person is told of an error of one target among others: the text names it."""
+    """Return problem and remedy of an error that concerns one table of several. The problem names the table."""
     text = describe(error)
     if table in text.problem or is_machines_fault(error):
         return text

@@ -160,7 +160,7 @@ def format_hours(hours: Iterable[int], key: Callable[[int], str] = hour_key, *, 
     Args:
         hours: In any order.
         key: Returns the key of an hour, or of its partition.
-        most: Most runs; of the others only their number and the last hour are told. None for all.
+        most: Shows at most this many runs, then the number of the others and the last hour. None shows all runs.
     """
     runs = list(ranges(hours))
     texts = []

@@ -34,7 +34,7 @@ PARTIAL = ".partial"
 COPY_BYTES = 1 << 20
 
 SILENT_SECONDS = 5
-"""So long a store that does not answer is not asked again, and so long it has to answer the first request."""
+"""The time limit of the first request to a store. A store that does not answer is not asked again for as long."""
 
 _SILENCE = re.compile(r"curlCode: (6|7|28)\b")
 """In what pyarrow says if there is no such host, nobody listens, or nothing comes. Else somebody is there."""

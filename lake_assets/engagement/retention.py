@@ -408,7 +408,7 @@ class DeletionCommit:
         is_too_old = F.expr("engaged_at < cut_off")
         who = "who_id" if batch.rules < ERASURES_SPREAD else f"coalesce({SENT_WHO_ID}, who_id)"
         is_erased = F.expr(f"least(engaged_at, {SENT_AT}) <= try_element_at(erased, {who})")
-        records = self._records(batch)
+        records = self._records(batch, limits)
         if records is not None:
             limits = limits.join(F.broadcast(records), "of_org", "left")
             of_record = (
@@ -420,10 +420,13 @@ class DeletionCommit:
         with batch_statement(spark, app_id, batch.batch_id):
             merge.whenMatched().delete().merge()
 
-    def _records(self, batch: Batch) -> DataFrame | None:
+    def _records(self, batch: Batch, limits: DataFrame) -> DataFrame | None:
         """Return the rows of records that are erased though their present ids are not, or the other way round.
 
         A record goes by the id that its request gave it, which its row does not have.
+
+        Args:
+            limits: As `_by_org` returns them.
 
         Returns:
             of_org string; gone and kept, arrays of (engagement_id, `SENT_AT`); each org once. None without records.
@@ -447,7 +450,7 @@ class DeletionCommit:
         rows = with_ids(tables.read_for(spark, batch, ENGAGEMENT), tables.lake)
         rows = rows.where(of_orgs & F.col(SENT_WHO_ID).isNull()).select(*key, "who_id")
         found = rows.join(named.groupBy(*key).agg(first.alias("record")), key).select(*key, "who_id", "record.*")
-        found = found.join(F.broadcast(self.limits.erased_by_org(batch)), F.expr("org_id = of_org"))
+        found = found.join(F.broadcast(limits.select("of_org", "erased")), F.expr("org_id = of_org"))
         about = F.least(RECORD_TIME, SENT_AT)
         goes = _is_erased(who_id, about)
         row = F.struct("engagement_id", SENT_AT)

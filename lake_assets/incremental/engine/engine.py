@@ -170,7 +170,7 @@ class Engine:
                 else:
                     was_dropped = isinstance(self.problem(each), TargetGone)
                     is_new = not was_dropped and iceberg.create_target(self.catalog, each)
-            except TableDamaged:  # whoever reads it says so
+            except TableDamaged:  # its target, or the target that reads it, fails with this error
                 continue
             if is_new:
                 created.append(each.table)
