@@ -49,6 +49,7 @@ from lake_assets.connections.addresses import kafka_address, required
 from lake_assets.errors import LakeError, ServiceError, ZoneMismatch
 from lake_assets.incremental.dagster.asset_specs import asset_key
 from lake_assets.incremental.dagster.assets import failure
+from lake_assets.incremental.dagster.checks import of_newest_materialization
 from lake_assets.incremental.dagster.lake_resource import ConfiguredBySettings, catalog_of
 from lake_assets.incremental.dagster.sensors import Clock
 from lake_assets.incremental.dagster.session_runs import ended_attempts
@@ -344,7 +345,7 @@ def landing_sensor(feeds: Sequence[Feed], clock: Clock, deadline: timedelta) -> 
         known = context.instance.get_dynamic_partitions(str(SHARDS.name))
         new = {str(shard) for shard in shards_of(service.manifest)}.difference(known)
         return dg.SensorResult(
-            asset_events=[*results, *moved],
+            asset_events=[*(of_newest_materialization(context.instance, each) for each in results), *moved],
             cursor=json.dumps(cursor),
             dynamic_partitions_requests=[SHARDS.build_add_request(sorted(new))] if new else [],
             skip_reason=skip_reason,

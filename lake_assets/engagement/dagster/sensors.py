@@ -34,6 +34,7 @@ from lake_assets.engagement.notifications import DATA_COMMIT
 from lake_assets.engagement.tables import ENGAGEMENT, LakeTables
 from lake_assets.engagement.turn_order import MAINTENANCE, turn_order
 from lake_assets.errors import LakeError
+from lake_assets.incremental.dagster.checks import of_newest_materialization
 from lake_assets.incremental.dagster.sensors import Clock
 from lake_assets.incremental.dagster.session_runs import FINISHED, busy_run
 
@@ -203,7 +204,8 @@ def _evaluate(
         seen = read_lock_state(zk, turns.lake.lock)
     why = _why_not_now(turns, name, context.instance, seen, now=now, since=due_at)
     if why is not None:
-        return _waits(turns, name, cursor, f"{progress.text}; its turn is due, but {why}.", now=now)
+        reason = f"{progress.text}; its turn is due, but {why}."
+        return _waits(turns, name, context.instance, cursor, reason, now=now)
     request = dg.RunRequest(asset_selection=[turns.assets[name]], tags=progress.tags)
     return dg.SensorResult(run_requests=[request], cursor=_Cursor(asked_at=now).text())
 
@@ -267,7 +269,9 @@ def _has_nothing_to_do(name: str, last: Turn | None) -> bool:
     return name == MAINTENANCE and last is not None and (last.name, last.state) == (name, "done")
 
 
-def _waits(turns: LakeTurns, name: str, cursor: _Cursor, reason: str, *, now: float) -> dg.SensorResult:
+def _waits(
+    turns: LakeTurns, name: str, instance: dg.DagsterInstance, cursor: _Cursor, reason: str, *, now: float
+) -> dg.SensorResult:
     """Return that a turn cannot be requested yet; once, when it is late, with the failed check."""
     since = now if cursor.waits_since is None else cursor.waits_since
     cursor = replace(cursor, waits_since=since)
@@ -276,4 +280,5 @@ def _waits(turns: LakeTurns, name: str, cursor: _Cursor, reason: str, *, now: fl
     failed = dg.AssetCheckEvaluation(
         asset_key=turns.assets[name], check_name=TURN_IN_TIME, passed=False, metadata={"reason": reason}
     )
-    return dg.SensorResult(skip_reason=reason, cursor=replace(cursor, is_late=True).text(), asset_events=[failed])
+    shown = of_newest_materialization(instance, failed)
+    return dg.SensorResult(skip_reason=reason, cursor=replace(cursor, is_late=True).text(), asset_events=[shown])

@@ -50,8 +50,11 @@ def of_newest_materialization(
     """Return an evaluation with the newest materialization of its asset as its target.
 
     Dagster shows an evaluation without a target only if it is later than that materialization. SQLite stores its time
-    in whole seconds, so a run that ends in the second of the one before would show no evaluation.
+    in whole seconds, so what is evaluated in the second of that materialization would not be shown. One that the same
+    run materializes afterwards is shown in any case. An evaluation of one partition is left as it is.
     """
+    if evaluation.partition is not None:
+        return evaluation
     newest = instance.fetch_materializations(evaluation.asset_key, limit=1).records
     if not newest:
         return evaluation

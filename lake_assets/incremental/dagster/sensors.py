@@ -33,6 +33,7 @@ from lake_assets.incremental.dagster.checks import (
     audit_evaluation,
     check_specs,
     last_evaluation,
+    of_newest_materialization,
     of_no_materialization,
     pending_hours_evaluation,
     shown_evaluation,
@@ -264,7 +265,7 @@ class TargetLook:
         shown = shown_evaluation(self.instance, found.asset_check_key)
         if shown is not None and shown.passed == found.passed and shown.metadata == found.metadata:
             return ()
-        return (found,)
+        return (of_newest_materialization(self.instance, found),)
 
     def _unmarked_sessions(self) -> list[SessionRecord]:
         """Return the newest committed sessions that Dagster has no materialization of, oldest first."""

@@ -301,7 +301,8 @@ class SessionStep:
         found = self.engine.audit(self.target, parse_hours(self.hours, where="The run configuration"), names=names)
         for audit in found.audits:
             metadata = published_metadata(self.target.grain, found)
-            self.context.log_event(audit_evaluation(self.key, audit, committed.held, metadata=metadata))
+            evaluation = audit_evaluation(self.key, audit, committed.held, metadata=metadata)
+            self.context.log_event(of_newest_materialization(self.context.instance, evaluation))
 
     def _check_events(self, report: SessionReport) -> Iterator[StepEvent]:
         """Yield the evaluations of a session after its materializations, because a check shows the one before it."""
@@ -321,8 +322,9 @@ class SessionStep:
         """Yield the checks that need no rows: skipped and pending hours."""
         if has_catchup_threshold(self.target):
             skipped = self.engine.state(self.target).committed.skipped
-            yield skipped_hours_evaluation(self.key, skipped)
-        yield pending_hours_evaluation(self.key, self.target.grain, self.engine.pending(self.target))
+            yield of_newest_materialization(self.context.instance, skipped_hours_evaluation(self.key, skipped))
+        pending = pending_hours_evaluation(self.key, self.target.grain, self.engine.pending(self.target))
+        yield of_newest_materialization(self.context.instance, pending)
 
     def _repeated_evaluations(self) -> Iterator[StepEvent]:
         """Yield the last evaluation of each check that this run has planned and not evaluated."""

@@ -20,6 +20,7 @@ from dagster import RunsFilter
 from lake_assets.base.hours import hour_key
 from lake_assets.errors import LakeError
 from lake_assets.incremental.dagster.asset_specs import asset_key
+from lake_assets.incremental.dagster.checks import of_newest_materialization
 from lake_assets.incremental.dagster.lake_resource import LakeResource
 from lake_assets.incremental.dagster.sensors import Clock
 from lake_assets.incremental.dagster.session_runs import (
@@ -149,7 +150,7 @@ def targets_sensor(pipeline: Pipeline, clock: Clock) -> dg.SensorDefinition:
         changed = [table for table in found if table not in reported or reported[table] != found[table]]
         wrong = sum(problem is not None for problem in found.values())
         return dg.SensorResult(
-            asset_events=[evaluations[table] for table in changed],
+            asset_events=[of_newest_materialization(context.instance, evaluations[table]) for table in changed],
             cursor=json.dumps(found),
             skip_reason=f"{wrong} of {len(found)} targets have a problem.",
         )
@@ -280,7 +281,8 @@ def freshness_sensor(pipeline: Pipeline, clock: Clock) -> dg.SensorDefinition:
         reported = json.loads(context.cursor or "{}")
         found = {target.table: freshness_evaluation(engine, target) for target in with_max_delay(pipeline)}
         marks = {table: [each.passed, f"{engine.clock():%Y-%m-%d %H}"] for table, each in found.items()}
-        events = [each for table, each in found.items() if reported.get(table) != marks[table]]
+        changed = [each for table, each in found.items() if reported.get(table) != marks[table]]
+        events = [of_newest_materialization(context.instance, each) for each in changed]
         reason = f"Reported {len(events)} freshness checks." if events else "The freshness of no target changed."
         return dg.SensorResult(asset_events=events, cursor=json.dumps(marks), skip_reason=reason)
 

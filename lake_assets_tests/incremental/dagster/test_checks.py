@@ -7,6 +7,7 @@ import subprocess
 import sys
 from typing import TYPE_CHECKING
 
+import dagster as dg
 import pytest
 
 from lake_assets.base.hours import hour_key
@@ -17,7 +18,6 @@ from lake_assets_tests.incremental.in_process_daemon import InProcessDaemon, ass
 from lake_assets_tests.incremental.scenario import START, Lake, signup
 
 if TYPE_CHECKING:
-    import dagster as dg
     from pyiceberg.catalog import Catalog
     from pyspark.sql import SparkSession
 
@@ -99,6 +99,16 @@ def a_session_without_rows(lake: Lake, daemon: InProcessDaemon, shown: Ui) -> No
     lake.compact("raw.signups")
     assert daemon.catch_up("signup_fact") == {"signup_fact": [[]]}
     assert shown.checks(TABLE) == HELD
+    assert belongs_to_newest(daemon.instance, "pending_hours")  # also if both came in one second
+
+
+def belongs_to_newest(instance: dg.DagsterInstance, name: str) -> bool:
+    """Whether the newest evaluation of a check names the newest materialization of the table."""
+    key = dg.AssetCheckKey(asset_key(TABLE), name)
+    evaluated = instance.event_log_storage.get_latest_asset_check_execution_by_key([key])[key].evaluation
+    target = evaluated.target_materialization_data if evaluated else None
+    newest = instance.fetch_materializations(key.asset_key, limit=1).records[0]
+    return target is not None and target.storage_id == newest.storage_id
 
 
 def a_person_executes_checks(lake: Lake, daemon: InProcessDaemon, shown: Ui) -> None:
@@ -115,6 +125,8 @@ def a_person_executes_checks(lake: Lake, daemon: InProcessDaemon, shown: Ui) -> 
     hours = f"{hour_key(START + 2)}..{hour_key(START + 3)}"
     assert evaluations(two_hours) == {"no_missing_events": (False, hours), "source_target_counts": (False, hours)}
     assert shown.checks(TABLE) == {**HELD, "no_missing_events": "FAILED", "source_target_counts": "FAILED"}
+    assert belongs_to_newest(daemon.instance, "no_missing_events")
+    assert belongs_to_newest(daemon.instance, "pending_hours")
     assert (lake.state(TABLE), lake.main(TABLE)) == before
 
 
