@@ -552,7 +552,7 @@ def _run_on(lake: str, names: list[StreamName], *, as_json: bool) -> None:
         typer.echo(f"{tables.lake.app_name(name)}: {text}", err=True)
 
     def start() -> None:
-        _set_when_interrupted(stop)  # after Spark has started, which sets handlers of its own
+        _set_when_interrupted(stop)  # until now, an interrupt ends the command at once
         typer.echo(f"{lake} runs on: {', '.join(names)}.", err=as_json)
 
     run_streams(

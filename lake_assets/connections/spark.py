@@ -9,9 +9,11 @@ from __future__ import annotations
 import logging
 import os
 import re
+import signal
 import socket
 import subprocess
 import sys
+import threading
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -401,7 +403,7 @@ def start_in_process(builder: Any, home: Path) -> SparkSession:
     log = home / "logs" / "spark-in-process.log"
     logging.getLogger().addFilter(_is_not_of_py4j)
     try:
-        with _stderr_to(log):
+        with _stderr_to(log), _interrupts_kept():
             session: SparkSession = builder.getOrCreate()
     except Exception as error:
         if NOT_STARTED not in chain_text(error) and not isinstance(error, OSError):
@@ -409,6 +411,15 @@ def start_in_process(builder: Any, home: Path) -> SparkSession:
         found = explain_java(_java_version(), log)
         raise ServiceError(found.problem, remedy=found.remedy) from error
     return session
+
+
+@contextmanager
+def _interrupts_kept() -> Iterator[None]:
+    """Keep what Ctrl-C does: pyspark has it call Java first, and that fails while another call waits for Java."""
+    before = signal.getsignal(signal.SIGINT)
+    yield
+    if before is not None and threading.current_thread() is threading.main_thread():  # in others, pyspark sets none
+        signal.signal(signal.SIGINT, before)
 
 
 def _is_not_of_py4j(record: logging.LogRecord) -> bool:

@@ -78,20 +78,33 @@ def test_a_table_dropped_by_one_side_is_gone_for_the_other(spark: SparkSession, 
     assert not catalog.table_exists("a.one")
 
 
+USES_SPARK_IN_PROCESS = """
+import signal, sys
+from pathlib import Path
+from lake_assets.connections.spark import open_spark
+from lake_assets.settings import Settings
+
+spark = open_spark(Settings(home=Path(sys.argv[1])))
+spark.sql("INSERT INTO lake.a.one VALUES (1)")
+spark.sql("CALL lake.system.rewrite_manifests('a.one')")
+print(spark.conf.get("spark.sql.session.timeZone"), spark.table("lake.a.one").count())
+signal.signal(signal.SIGALRM, lambda *_: signal.raise_signal(signal.SIGINT))
+signal.alarm(1)
+try:
+    spark.sql("SELECT java_method('java.lang.Thread', 'sleep', 3000L)").collect()
+except KeyboardInterrupt:
+    print("interrupted")
+"""
+
+
 @pytest.mark.slow
 def test_without_a_server_spark_runs_in_the_process_and_does_the_same(bare_home: Settings, catalog: Catalog) -> None:
     catalog.create_namespace("a")
     catalog.create_table("a.one", schema=NUMBERS)
-    uses = "import sys; from pathlib import Path; from lake_assets.settings import Settings; "
-    uses += (
-        "from lake_assets.connections.spark import open_spark; spark = open_spark(Settings(home=Path(sys.argv[1]))); "
+    done = subprocess.run(
+        [sys.executable, "-c", USES_SPARK_IN_PROCESS, str(bare_home.home)], capture_output=True, text=True, check=True
     )
-    uses += (
-        "spark.sql('INSERT INTO lake.a.one VALUES (1)'); spark.sql('CALL lake.system.rewrite_manifests(\\'a.one\\')'); "
-    )
-    uses += "print(spark.conf.get('spark.sql.session.timeZone'), spark.table('lake.a.one').count())"
-    done = subprocess.run([sys.executable, "-c", uses, str(bare_home.home)], capture_output=True, text=True, check=True)
-    assert done.stdout.split() == ["UTC", "1"]
+    assert done.stdout.split() == ["UTC", "1", "interrupted"]
     assert count(catalog, "a.one") == 1
 
 
