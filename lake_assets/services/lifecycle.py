@@ -40,6 +40,7 @@ from lake_assets.services.service import (
     free_port,
     log_says,
     python_module,
+    uninterrupted,
 )
 from lake_assets.settings import pipeline_names
 
@@ -371,6 +372,10 @@ def restart(settings: Settings, name: str, *, report: Report) -> None:
     with exclusive(settings.home):
         if addresses.process_of(settings.home, supervisor.NAME) is None:
             raise ServiceError("The services do not run.", remedy="Start them: `lake up`.")
+        if name not in {record.name for record in addresses.read_records(settings.home)}:
+            raise ServiceError(
+                f"The service {name} was not started: what needs it was declared later.", remedy="Run `lake up`."
+            )
         before = addresses.process_of(settings.home, name)
         if before is not None:
             report(f"Stopping {name} ...")
@@ -458,7 +463,8 @@ def _start(settings: Settings, report: Report, patience: float) -> None:
         if any(service.name == "zookeeper" for service in services):
             apply_login(settings, ports["zookeeper"])
     except BaseException:  # Ctrl-C too: an interrupted start must leave nothing running
-        _stop_all(settings.home, lambda _: None)
+        with uninterrupted():
+            _stop_all(settings.home, report)
         raise
 
 

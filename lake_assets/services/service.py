@@ -14,6 +14,7 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 import urllib.request
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -245,7 +246,8 @@ def _child(service: Service) -> Iterator[subprocess.Popen[bytes]]:
     try:
         yield process
     finally:
-        _stop_group(process)
+        with uninterrupted():
+            _stop_group(process)
 
 
 def _wait(service: Service, process: subprocess.Popen[bytes]) -> None:
@@ -257,6 +259,18 @@ def _wait(service: Service, process: subprocess.Popen[bytes]) -> None:
         if time.monotonic() > deadline:
             raise service.stuck()
         time.sleep(POLL_SECONDS)
+
+
+@contextmanager
+def uninterrupted() -> Iterator[None]:
+    """Ignore Ctrl-C and SIGTERM until the block ends: who presses it twice must leave no process behind."""
+    kinds = (signal.SIGINT, signal.SIGTERM) if threading.current_thread() is threading.main_thread() else ()
+    before = [(kind, signal.signal(kind, signal.SIG_IGN)) for kind in kinds]
+    try:
+        yield
+    finally:
+        for kind, handler in before:
+            signal.signal(kind, handler)
 
 
 def _stop_group(process: subprocess.Popen[bytes]) -> None:
