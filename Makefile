@@ -10,7 +10,7 @@ JARS := $(CONFIGURATION)/jars.lock $(wildcard $(CONFIGURATION)/ivy*.xml)
 PYTEST := $(BIN)/python -m pytest --numprocesses 3 --durations 20
 
 .DEFAULT_GOAL := help
-.PHONY: help setup tests-setup demo test journeys up down pictures bench faults flights cluster cluster-faults
+.PHONY: help setup tests-setup style types imports documentation collected demo test journeys up down pictures bench faults flights cluster cluster-faults
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -51,12 +51,28 @@ $(BIN)/lake: $(PACKAGES) Makefile
 demo: setup ## from nothing to the end: late data in, a correct dimension out
 	@$(BIN)/lake demo
 
-test: tests-setup ## style, types, imports, documentation, tests
+style:
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
+
+types:
 	$(BIN)/mypy
+
+imports:
 	$(BIN)/lint-imports
+
+documentation:
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+
+# What is compiled is kept, also where the environment forbids it: else each process of the tests compiles it anew. What
+# cannot be collected, the tests tell.
+collected:
+	$(BIN)/python -m compileall -q lake_assets lake_assets_tests benchmarks examples
+	-@PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest --collect-only -qq --numprocesses 0 > /dev/null 2>&1
+
+# mypy needs as long as all others, and one core.
+test: tests-setup ## style, types, imports, documentation, tests
+	@$(MAKE) --no-print-directory --jobs 2 --output-sync=target types style imports documentation collected
 	$(PYTEST) --dist loadfile --no-loadscope-reorder -m 'not (journey or faults or cluster)'
 
 journeys: tests-setup ## long plays: services, faults, executors, backups, histories

@@ -5,11 +5,12 @@ The server is started by the code that `lake up` uses; homes share it, each by t
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 import sys
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from contextlib import ExitStack, contextmanager, nullcontext
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -129,6 +130,17 @@ LONGEST = (
     "landing/loading/test_loader.py",
 )
 """Files whose tests take longest, in their order, which need not be exact."""
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """What is imported and made here stays until the end: it is not looked through for garbage, now or later."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.freeze()
+        gc.enable()
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
