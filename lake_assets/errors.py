@@ -254,7 +254,7 @@ class TableMissing(SourceError):
 
 def source_table_missing(table: str, *, known: Sequence[str]) -> SourceError:
     """The catalog does not have a table that the declaration says another program has created."""
-    namespace = table.split(".")[0]
+    namespace = table.rpartition(".")[0]
     beside = f"{namespace} has: {', '.join(known)}." if known else f"There is no table in {namespace}."
     return SourceError(
         f"Table {table} is not in the catalog, and its RawTable declares no columns to create it with.",
@@ -274,11 +274,11 @@ def time_column_unusable(
     )
 
 
-def column_name_taken(table: str, column: str, *, why: str) -> SourceError:
+def column_name_taken(table: str, column: str, *, in_sql: str, why: str) -> SourceError:
     """A table that another program has created has a column that cannot be read by its name."""
     return SourceError(
         f"{table} has the column {column!r}, which cannot be read: {why}.",
-        remedy=f"Rename it: ALTER TABLE lake.{table} RENAME COLUMN `{column}` TO another_name.",
+        remedy=f"Rename it: ALTER TABLE {in_sql} RENAME COLUMN `{column}` TO another_name.",
     )
 
 

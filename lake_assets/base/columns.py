@@ -1,14 +1,16 @@
-"""Columns of other people's tables on Spark: their names may be any. And the engine's own names beside them.
+"""Tables and columns of other people on Spark: their names may be any. And the engine's own names beside them.
 
 A column that the engine adds to rows, or a name that it gives within a query over them, begins with `PREFIX`. Such a
 name is refused in tables and declarations, so no name of a user meets one of the engine. The four landing columns of
 raw tables are no such names: they are declared.
 
-Nothing but this module makes an expression from the name of a user's column. Imports no Spark until it is used.
+Nothing but this module makes an expression from the name of a user's column or table. Imports no Spark until it is
+used.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, TypeVar
 
@@ -18,6 +20,11 @@ if TYPE_CHECKING:
     from pyiceberg.expressions import BooleanExpression
     from pyspark.sql import Column, DataFrame
     from pyspark.sql.types import DataType, StructField, StructType
+
+CATALOG = "lake"
+"""The catalog's name in Spark."""
+
+_PLAIN = re.compile(r"[a-z][a-z0-9_]*")
 
 PREFIX = "_lake_"
 """What the engine's own names begin with, in any case: Spark does not tell cases apart."""
@@ -73,6 +80,11 @@ def is_own(name: str) -> bool:
 def quoted(name: str) -> str:
     """Return the name of a column as SQL has it, whatever it contains."""
     return "`" + name.replace("`", "``") + "`"
+
+
+def table_in_sql(name: str) -> str:
+    """Return a table of the catalog as Spark names it: `lake.raw.payments`. Parts with other signs are quoted."""
+    return ".".join([CATALOG, *(part if _PLAIN.fullmatch(part) else quoted(part) for part in name.split("."))])
 
 
 def column(name: str) -> Column:

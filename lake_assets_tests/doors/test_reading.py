@@ -392,3 +392,49 @@ def test_a_sum_of_numbers_that_cancel_out_equals_itself_after_a_compaction(lake:
         if not differing:
             assert "missing=0, extra=0, inexact=('balance'" in whole()
         assert is_said is (not differing), found
+
+
+NAMED = ("Prod.Web-Visits", "Prod.Web_Visits", "1prod.web.2024 Zürich")
+"""Tables as other programs name them; two differ in one sign."""
+
+
+def test_tables_of_others_have_any_name(lake: LakeDoor) -> None:
+    lake.home.mkdir()
+    catalog = lake.catalog
+    declared = []
+    for number, name in enumerate(NAMED):
+        namespace, _, last = name.rpartition(".")
+        catalog.create_namespace_if_not_exists(namespace)
+        kinds = {"visit_id": StringType(), "seen_at": TimestamptzType()}
+        fields = [NestedField(place, column, kind) for place, (column, kind) in enumerate(kinds.items(), start=1)]
+        table = catalog.create_table(name, Schema(*fields))
+        rows = [{"visit_id": f"{number}-{hour}", "seen_at": FIRST + hour * HOUR} for hour in range(3)]
+        table.append(pa.Table.from_pylist(rows, schema=table.schema().as_arrow()))
+        source = {"table": name, "time_column": "seen_at", "key": "visit_id", "complete_after": "0 minutes"}
+        declared.append(
+            {
+                "table": f"core.visits_{number}",
+                "mode": {"stateful": {"load": "changed"}} if number == 1 else "stateless",
+                "sources": [source],
+                "key": "visit_id",
+                "time_column": "seen_at",
+                "sql": f"SELECT visit_id, seen_at FROM `{last}`",
+                "audits": ["unique_key"] if number == 1 else ["unique_key", "source_target_counts"],
+            }
+        )
+    lake.declare(*declared)
+    lake("init")
+    lake("catch-up")
+    for number, name in enumerate(NAMED):
+        # The last hour is not complete: a stateful target waits for it.
+        built = [f"{number}-{hour}" for hour in range(2 if number == 1 else 3)]
+        assert lake.values(f"core.visits_{number}", "visit_id") == built
+        table = lake.table(name)
+        row = {"visit_id": f"{number}-late", "seen_at": FIRST}
+        table.append(pa.Table.from_pylist([row], schema=table.schema().as_arrow()))
+    lake("catch-up")
+    for number in range(len(NAMED)):
+        assert f"{number}-late" in lake.values(f"core.visits_{number}", "visit_id")
+    source["table"] = "Prod.it's"
+    lake.declare(declared[-1])
+    assert 'The raw table is called "Prod.it\'s"' in lake.run("check").err

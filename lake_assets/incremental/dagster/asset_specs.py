@@ -6,6 +6,8 @@ each partition, with figures for people as metadata.
 
 from __future__ import annotations
 
+import hashlib
+import re
 import warnings
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping
@@ -35,8 +37,21 @@ PARTITIONS_OF_GRAIN: Mapping[str, type[dg.HourlyPartitionsDefinition | dg.DailyP
 
 
 def asset_key(table: str) -> dg.AssetKey:
-    """Return the asset key of a table: core/signup_fact for `core.signup_fact`."""
-    return dg.AssetKey(table.split("."))
+    """Return the asset key of a table: core/signup_fact for `core.signup_fact`.
+
+    In a part with other signs than Dagster takes, `_` stands for them, and a hash of the part follows.
+    """
+    return dg.AssetKey([_accepted(part) for part in table.split(".")])
+
+
+def _accepted(part: str) -> str:
+    found = re.sub(r"[^A-Za-z0-9_]", "_", part)  # Dagster takes a hyphen, but for the same as _
+    return found if found == part else f"{found}_{hashlib.sha256(part.encode()).hexdigest()[:8]}"
+
+
+def _group(table: str) -> str:
+    """Return the group of a table: its namespace, with `_` in place of all that no group may have."""
+    return re.sub(r"[^A-Za-z0-9_]", "_", table.rpartition(".")[0])
 
 
 def partitions_of(grain: Grain, start: str, end: str | None, now: datetime) -> dg.TimeWindowPartitionsDefinition:
@@ -67,7 +82,7 @@ def raw_spec(raw: RawTable, partitions: dg.TimeWindowPartitionsDefinition) -> dg
     return dg.AssetSpec(
         key=asset_key(raw.table),
         description=raw.description or None,
-        group_name=raw.table.split(".")[0],
+        group_name=_group(raw.table),
         kinds={"iceberg"},
         partitions_def=partitions,
         metadata=_table_metadata(raw.table, raw.all_columns, raw.all_descriptions),
@@ -84,7 +99,7 @@ def target_spec(pipeline: Pipeline, target: Target, partitions: dg.TimeWindowPar
         deps=_dependencies(pipeline, target),
         skippable=True,  # a session yields no output
         description=target.description or None,
-        group_name=target.table.split(".")[0],
+        group_name=_group(target.table),
         kinds={"iceberg", "spark"},
         owners=list(target.owners),
         code_version=target.code_version,

@@ -22,6 +22,7 @@ from lake_assets.base.hours import hour_of
 from lake_assets.connections.catalog import open_catalog
 from lake_assets.connections.spark import prepare_client, require_listener, session_conf
 from lake_assets.errors import UsageError
+from lake_assets.incremental.dagster.asset_specs import asset_key
 from lake_assets.incremental.declaration import Pipeline, RawTable, Target
 from lake_assets.incremental.engine import iceberg
 from lake_assets.incremental.engine.columns import load_raw
@@ -179,15 +180,15 @@ def _load(context: dg.InputContext, pipeline: Pipeline, lake: LakeResource) -> o
     from lake_assets.incremental.engine.stage import read_at
 
     catalog = lake.catalog()
-    name = ".".join(context.asset_key.path)
     tables: list[RawTable | Target] = [*pipeline.raw, *pipeline.targets]
-    declared = {each.table: each for each in tables}
-    if name not in declared:
+    declared = {asset_key(each.table): each for each in tables}
+    found = declared.get(context.asset_key)
+    if found is None:
         raise UsageError(
-            f"The input {context.name!r} loads {name}, which is no table of the pipeline.",
-            remedy=f"Name the key of one of its assets: {', '.join(each.replace('.', '/') for each in declared)}.",
+            f"The input {context.name!r} loads {'.'.join(context.asset_key.path)}, which is no table of the pipeline.",
+            remedy=f"Name the key of one of its assets: {', '.join(key.to_user_string() for key in declared)}.",
         )
-    found = declared[name]
+    name = found.table
     table = load_raw(catalog, found) if isinstance(found, RawTable) else iceberg.load(catalog, name)
     hours, time_column = _hours(context), found.time_column
     if hours is not None and isinstance(found, Target):

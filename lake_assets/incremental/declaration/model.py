@@ -37,6 +37,9 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 IDENTIFIER = re.compile(r"[a-z][a-z0-9_]*")
+NOT_IN_TABLES = "/\\`'\"#%?"
+"""Signs that no table has in its name: they would end a name in SQL, or mean something else in the path of a file."""
+
 TOPIC = re.compile(r"(?!\.{1,2}$)[A-Za-z0-9._-]{1,249}")
 """The names of topics that Kafka accepts."""
 
@@ -73,12 +76,16 @@ def require_free(value: str, what: str) -> None:
 
 def require_table(value: str, what: str) -> None:
     """Check the name of a table that may belong to another program. Raises `ConfigurationError`."""
-    if value.count(".") > 1:
+    parts = value.split(".") if isinstance(value, str) else []
+    if len(parts) < 2 or not all(map(_is_part_of_table, parts)):
         raise ConfigurationError(
-            f"{what} is called {value!r}, which has {value.count('.')} namespaces.",
-            remedy="Name a table with one namespace: namespace.name. Tables of nested namespaces cannot be read.",
+            f"{what} is called {value!r}.",
+            remedy=f"Write namespace.name, without any of {' '.join(NOT_IN_TABLES)} and without spaces around a name.",
         )
-    require_name(TABLE, value, what)
+
+
+def _is_part_of_table(name: str) -> bool:
+    return bool(name) and name == name.strip() and name.isprintable() and not set(name) & set(NOT_IN_TABLES)
 
 
 def require_topic(value: str) -> None:

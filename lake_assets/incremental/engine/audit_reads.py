@@ -21,7 +21,7 @@ from pyiceberg.table import ALWAYS_TRUE, FileScanTask, Table
 from pyiceberg.table.snapshots import Operation
 from pyiceberg.types import PrimitiveType
 
-from lake_assets.base.columns import KEY, LANDED, NEWEST, SAME, hash_sql, quoted, union_by_name
+from lake_assets.base.columns import KEY, LANDED, NEWEST, SAME, hash_sql, quoted, table_in_sql, union_by_name
 from lake_assets.base.hours import FIRST_HOUR, HOUR_MICROSECONDS, LAST_HOUR, hour_sql, moment_sql
 from lake_assets.base.sql_text import any_is_true
 from lake_assets.incremental.engine.columns import with_present_columns
@@ -34,8 +34,6 @@ if TYPE_CHECKING:
     from lake_assets.incremental.declaration import Source
     from lake_assets.incremental.engine.model import Load, SessionPlan, SourceRange
 
-
-CATALOG = "lake"
 
 MAX_FILES = 2_000
 """Most live data files whose entries are read. With more, a query that runs in parallel is cheaper."""
@@ -119,7 +117,7 @@ class SessionReads:
 
 def rows_at(spark: SparkSession, table: Table, snapshot_id: int | None) -> DataFrame:
     """Return the rows of a table as of a snapshot, with the columns that the table has now; no rows for None."""
-    name = ".".join((CATALOG, *table.name()))
+    name = table_in_sql(".".join(table.name()))
     if snapshot_id is None:
         return spark.read.table(name).where("false")
     rows = spark.read.option("versionAsOf", str(snapshot_id)).options(**SMALL_FILES).table(name)
@@ -134,7 +132,7 @@ def rows_appended(spark: SparkSession, table: Table, span: SourceRange) -> DataF
     if after == span.to_snapshot_id:
         return rows_at(spark, table, None)
     options = {"start-snapshot-id": str(after), "end-snapshot-id": str(span.to_snapshot_id)}
-    return spark.read.format("iceberg").options(**options).load(f"{CATALOG}.{span.source}")
+    return spark.read.format("iceberg").options(**options).load(table_in_sql(span.source))
 
 
 def in_hours(time_column: str, hours: Collection[int]) -> str:

@@ -42,7 +42,7 @@ from pyiceberg.types import (
     UUIDType,
 )
 
-from lake_assets.base.columns import ELEMENT, PREFIX, is_own, quoted
+from lake_assets.base.columns import ELEMENT, PREFIX, is_own, quoted, table_in_sql
 from lake_assets.base.described import failure_of, is_machines_fault
 from lake_assets.base.hours import hour_key
 from lake_assets.base.sql_text import names_in_sql
@@ -357,7 +357,7 @@ def differences(declared: Declared, schema: Schema) -> tuple[Difference, ...]:
         refused = remedy = ""
         if present.field_id in schema.identifier_field_ids:
             refused = "it is an identifier field of the table"
-            remedy = f"Take it out: ALTER TABLE lake.{table} DROP IDENTIFIER FIELDS {present.name}."
+            remedy = f"Take it out: ALTER TABLE {table_in_sql(table)} DROP IDENTIFIER FIELDS {present.name}."
         result.append(Difference(table, "required", name, "optional", "required", refused, remedy))
 
     for wanted in declared.fields:
@@ -683,7 +683,7 @@ def load_raw(catalog: Catalog, raw: RawTable) -> Table:
     table = iceberg.find(catalog, raw.table)
     if table is None:
         try:
-            beside = catalog.list_tables(raw.table.split(".")[0])
+            beside = catalog.list_tables(raw.table.rpartition(".")[0])
         except NoSuchNamespaceError:
             beside = []
         raise source_table_missing(raw.table, known=sorted(".".join(identifier) for identifier in beside))
@@ -725,13 +725,16 @@ def subject_columns(catalog: Catalog, raw: RawTable, subject: Subject) -> tuple[
 def _check_columns(name: str, table: Table) -> None:
     """Refuse columns because of which Spark could not read a table, or not tell them from others."""
     known: dict[str, str] = {}
+    in_sql = table_in_sql(name)
     for each in table.schema().fields:
         other = known.setdefault(each.name.casefold(), each.name)
         if isinstance(each.field_type, TimeType):
             raise column_unreadable(name, each.name, why="Spark cannot read a table with a column of type time")
         if each.name in RESERVED_BY_ICEBERG:
-            raise column_name_taken(name, each.name, why="Iceberg has a column of this name itself")
+            raise column_name_taken(name, each.name, in_sql=in_sql, why="Iceberg has a column of this name itself")
         if is_own(each.name):
-            raise column_name_taken(name, each.name, why=f"names that begin with {PREFIX} belong to lake-assets")
+            raise column_name_taken(
+                name, each.name, in_sql=in_sql, why=f"names that begin with {PREFIX} belong to lake-assets"
+            )
         if other != each.name:
-            raise column_name_taken(name, each.name, why=f"Spark does not tell it from {other!r}")
+            raise column_name_taken(name, each.name, in_sql=in_sql, why=f"Spark does not tell it from {other!r}")

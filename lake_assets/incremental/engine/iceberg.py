@@ -745,7 +745,7 @@ def create(
     """
     if catalog.table_exists(name):
         return False
-    catalog.create_namespace_if_not_exists(name.split(".")[0])
+    catalog.create_namespace_if_not_exists(name.rpartition(".")[0])
     docs = descriptions or {}
     fields = []
     for field_id, (column, type_) in enumerate(columns.items(), start=1):

@@ -45,6 +45,7 @@ from lake_assets.base.columns import (
     columns,
     hash_sql,
     hour_of,
+    table_in_sql,
     union_by_name,
 )
 from lake_assets.base.hours import FIRST_HOUR, LAST_HOUR, hour_key
@@ -64,8 +65,6 @@ from lake_assets.incremental.engine.user_code import call_function
 if TYPE_CHECKING:
     from pyspark.sql import WindowSpec
 
-CATALOG = "lake"
-
 SINGLE_PARTITION_ROWS = 50_000
 """Most rows that are handled as one partition, so that nothing is shuffled: tasks are the main cost of few rows."""
 
@@ -79,9 +78,9 @@ Iceberg reads four small files in a task, so an hourly table gives a task for ea
 def read_at(spark: SparkSession, catalog: Catalog, table: str, snapshot_id: int | None) -> DataFrame:
     """Return the rows of a table as of a snapshot, with the columns that the table has now; no rows for None."""
     if snapshot_id is None:
-        return spark.table(f"{CATALOG}.{table}").where(F.lit(False))
+        return spark.table(table_in_sql(table)).where(F.lit(False))
     reader = spark.read.option("versionAsOf", str(snapshot_id)).options(**iceberg.SMALL_FILES)
-    return with_present_columns(reader.table(f"{CATALOG}.{table}"), iceberg.load(catalog, table), snapshot_id)
+    return with_present_columns(reader.table(table_in_sql(table)), iceberg.load(catalog, table), snapshot_id)
 
 
 def read_appended(spark: SparkSession, catalog: Catalog, source: SourceRange) -> DataFrame:
@@ -93,7 +92,7 @@ def read_appended(spark: SparkSession, catalog: Catalog, source: SourceRange) ->
     reader = spark.read.format("iceberg")
     reader = reader.option("start-snapshot-id", str(source.from_snapshot_id))
     reader = reader.option("end-snapshot-id", str(source.to_snapshot_id))
-    return reader.load(f"{CATALOG}.{source.source}")
+    return reader.load(table_in_sql(source.source))
 
 
 def is_few(rows: float) -> bool:
@@ -834,7 +833,7 @@ class Stager:
             F.to_json(row, JSON_OPTIONS).alias("row"),
             F.sha2(F.to_json(row), 256).alias(FORMER_HASH),
         )
-        quarantine = self.spark.table(f"{CATALOG}.{iceberg.QUARANTINE}")
+        quarantine = self.spark.table(table_in_sql(iceberg.QUARANTINE))
         is_known = (F.col("target") == self.target.table) & (F.col("source") == source.table)
         known = quarantine.where(is_known).select(F.col("row_hash").alias(HASH))
         for stored_hash in ("row_hash", FORMER_HASH):
@@ -847,7 +846,7 @@ def write(prepared: PreparedRows, wap_id: str, summary: Mapping[str, str]) -> No
     spark, target = prepared.stager.spark, prepared.stager.target
     # Spark sorts the rows of a task by partition, and has one file open at a time. Otherwise each hour has one open at
     # once, which takes a megabyte.
-    writer = prepared.rows.writeTo(f"{CATALOG}.{target.table}").option("fanout-enabled", "false")
+    writer = prepared.rows.writeTo(table_in_sql(target.table)).option("fanout-enabled", "false")
     if is_few(prepared.stager.max_rows):
         writer = writer.option("distribution-mode", "none")
     for key, value in summary.items():

@@ -19,6 +19,7 @@ from pyiceberg.table import Table
 from pyiceberg.table.refs import SnapshotRefType
 from tenacity import Retrying, retry_if_exception, stop_after_attempt, wait_random_exponential
 
+from lake_assets.base.columns import table_in_sql
 from lake_assets.connections.catalog import HIGH_WATERMARK_TABLE, SESSION_TABLE
 from lake_assets.errors import UsageError, suggestion, text_of
 from lake_assets.incremental.declaration import Pipeline
@@ -238,7 +239,7 @@ class Maintainer:
 
     def _call(self, procedure: str, name: str, arguments: str = "") -> None:
         """Call one of Iceberg's procedures. The SQL text contains only declared names and numbers."""
-        sql = f"CALL lake.system.{procedure}(table => 'lake.{name}'{arguments})"
+        sql = f"CALL lake.system.{procedure}(table => '{table_in_sql(name)}'{arguments})"
         for attempt in Retrying(
             # Another writer's commit came first: Spark passes Iceberg's error on as text.
             retry=retry_if_exception(lambda error: any(name in text_of(error) for name in CONFLICTS)),

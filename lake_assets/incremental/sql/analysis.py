@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from lake_assets.base.columns import table_in_sql
 from lake_assets.base.described import UNRESOLVED_COLUMN, Refusal, explain, find_refusal
 from lake_assets.base.sql_text import column_line, find_mistake, is_true, is_understood
 from lake_assets.connections.query_plans import REMEDY, functions_in_sql, order_dependent_in_sql, sums_of_floats
@@ -212,11 +213,9 @@ def _empty_tables(table: SqlTable, schemas: Mapping[str, Schema], spark: SparkSe
 
 def _of_catalog(table: SqlTable, number: int, spark: SparkSession) -> DataFrame:
     """Return the rows of a source that nobody declares: another program has created it."""
-    from lake_assets.incremental.engine.stage import CATALOG
-
     source = table.attributes.sources[number]
     try:
-        rows = spark.table(f"{CATALOG}.{source.table}").limit(0)
+        rows = spark.table(table_in_sql(source.table)).limit(0)
         rows.schema  # noqa: B018 - a Connect client looks for the table when its columns are asked for
     except Exception as error:
         found = explain_refusal(table.sql, error)

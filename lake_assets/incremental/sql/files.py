@@ -121,15 +121,15 @@ class SourceAttributes(RawAttributes):
 
     key: str | None = Field(None, description="The column that, with the time, identifies a row of a raw table.")
     rules: dict[str, str] = Field({}, description="Reason → SQL condition. Rows for which it is true are quarantined.")
-    name: str | None = Field(None, description="Its name in the SQL; default: the table without its namespace.")
+    name: str | None = Field(None, description="Its name in the SQL; default: the table without its namespaces.")
     keep: Literal["first", "last", "all"] = Field("first", description="Which rows of one key count.")
     order_by: str | list[str] | None = Field(None, description="The columns that order the versions of a key.")
     deleted: str | None = Field(None, description="SQL condition. A version for which it is true deletes the key.")
 
     @property
     def sql_name(self) -> str:
-        """The name of its rows in the SQL."""
-        return self.name or self.table.rpartition(".")[2]
+        """The name of its rows in the SQL, in lower case: Spark tells no cases apart."""
+        return self.name or self.table.rpartition(".")[2].lower()
 
 
 class PinotTable(BaseModel):

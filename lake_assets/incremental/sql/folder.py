@@ -236,7 +236,8 @@ def sources_of(declaration: Declaration) -> list[Source]:
             )
         names.add(name)
         with located(declaration, "sources", number):
-            require_name(IDENTIFIER, name, f"The name of {source.table} in the SQL")
+            if source.name is not None:
+                require_name(IDENTIFIER, name, f"The name of {source.table} in the SQL")
             written = {each.name: getattr(source, each.name) for each in fields(Source)}
             written["rules"] = tuple(Rule(reason, where) for reason, where in source.rules.items())
             if isinstance(source.order_by, list):

@@ -29,13 +29,13 @@ class Lineage:
 
 
 def tables_read(query: str) -> tuple[str, ...] | None:
-    """Return the tables that a query reads, as it names them, in alphabetical order; None if sqlglot cannot tell."""
+    """Return the tables that a query reads, in lower case, in alphabetical order; None if sqlglot cannot tell."""
     found: set[str] = set()
     try:
         for scope in traverse_scope(sqlglot.parse_one(query, dialect=DIALECT)):
             for source in scope.sources.values():
                 if isinstance(source, exp.Table) and source.name:
-                    found.add(".".join(part.name for part in source.parts))
+                    found.add(".".join(part.name for part in source.parts).lower())
     except (SqlglotError, RecursionError, AttributeError):
         return None
     return tuple(sorted(found))
@@ -144,7 +144,7 @@ def _source_column(
     """Return the source column of a leaf; none for a constant, `previous` and the hours; None if it cannot be told."""
     if not isinstance(leaf.expression, exp.Table):
         return None if _reads_columns(leaf.expression) else ()
-    table = leaf.expression.name
+    table = leaf.expression.name.lower()
     column = leaf.name.rpartition(".")[2].strip('`"')
     if column not in schema.get(table, {}):
         return None

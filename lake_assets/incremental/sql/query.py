@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING
 
+from lake_assets.base.columns import quoted
 from lake_assets.base.described import Refusal, explain, find_refusal
 from lake_assets.base.hours import ranges
 from lake_assets.base.sql_text import names_in_sql, nested, with_placeholders
@@ -47,7 +48,8 @@ def run_query(spark: SparkSession, sql: SqlText, tables: Mapping[str, DataFrame]
         tables: Name in the query → its rows.
         hours: What `session_hours` contains; numbers of `base.hours`.
     """
-    rows = spark.sql(query_text(sql.text, tuple(tables), hours), None, **tables)
+    placed = {f"rows_{number}": rows for number, rows in enumerate(tables.values())}
+    rows = spark.sql(query_text(sql.text, tuple(tables), hours), None, **placed)
     rows.schema  # noqa: B018 - a Connect client sends a query for analysis when its columns are asked for
     return rows
 
@@ -55,10 +57,10 @@ def run_query(spark: SparkSession, sql: SqlText, tables: Mapping[str, DataFrame]
 def query_text(query: str, tables: Sequence[str], hours: Sequence[int]) -> str:
     """Return the query with each table, and `session_hours`, as a common table expression in front.
 
-    Pure. Spark replaces `{payments}` by the DataFrame of that name; braces of the query stay as they are. Tables that
-    the query defines itself, by WITH, hide these.
+    Pure. Spark replaces `{rows_0}` by the DataFrame of the first table; braces of the query stay as they are. Tables
+    that the query defines itself, by WITH, hide these.
     """
-    parts = [f"{name} AS (SELECT * FROM {{{name}}})" for name in tables]
+    parts = [f"{quoted(name)} AS (SELECT * FROM {{rows_{number}}})" for number, name in enumerate(tables)]
     parts.append(f"{SESSION_HOURS} AS ({_hours_text(hours)})")
     return f"WITH {', '.join(parts)} SELECT * FROM {nested(with_placeholders(query, ()))}"
 

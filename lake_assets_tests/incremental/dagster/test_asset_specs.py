@@ -15,8 +15,8 @@ from dagster._core.test_utils import freeze_time
 from dagster._daemon.freshness import FreshnessDaemon
 
 from lake_assets.base.hours import DAY, HOUR, days_in, hour_key, hour_of, parse_hour
-from lake_assets.incremental.dagster.asset_specs import asset_key, partitions_of, target_spec
-from lake_assets.incremental.declaration import Target
+from lake_assets.incremental.dagster.asset_specs import asset_key, partitions_of, raw_spec, target_spec
+from lake_assets.incremental.declaration import RawTable, Target
 from lake_assets.settings import PROJECT
 from lake_assets_tests.incremental.clicks import CLICKS, START, at, click_fact
 
@@ -70,6 +70,21 @@ def test_the_current_day_of_a_time_zone_is_a_partition() -> None:
         partitions = partitions_of(days_in("America/New_York"), "2025-12-30-05:00", None, moment)
         with partition_loading_context(moment):
             assert partitions.get_last_partition_key() == newest
+
+
+def test_tables_of_any_name_have_keys_of_their_own_that_dagster_takes() -> None:
+    names = ("Prod.Web-Visits", "Prod.Web_Visits", "prod.web.été", "prod.web._t_", "prod.a b", "prod.a_b")
+    tables = [RawTable(name, time_column="seen_at") for name in names]
+    hours = partitions_of(HOUR, hour_key(START), None, at(9))
+    specs = [raw_spec(table, hours) for table in tables]
+
+    @dg.asset(deps=[spec.key for spec in specs])
+    def reader() -> None: ...
+
+    defs = dg.Definitions(assets=[*specs, reader], resources={"lake_assets_io_manager": dg.mem_io_manager})
+    assert len({spec.key for spec in specs}) == len(tables)
+    assert defs.resolve_asset_graph().get(reader.key).parent_keys == {spec.key for spec in specs}
+    assert asset_key("raw.payments") == dg.AssetKey(["raw", "payments"])
 
 
 def test_dagsters_own_daemon_says_whether_a_target_is_fresh() -> None:

@@ -156,7 +156,8 @@ def test_a_stateless_source_has_the_key_of_its_target() -> None:
             r"The key of raw\.clicks is called '_LAKE_id'",
         ),
         (lambda: RawTable("clicks", {}, time_column="at"), r"The raw table is called 'clicks'"),
-        (lambda: RawTable("a.b.clicks", time_column="at"), r"'a\.b\.clicks', which has 2 namespaces"),
+        (lambda: RawTable("a..clicks", time_column="at"), r"The raw table is called 'a\.\.clicks'"),
+        (lambda: RawTable("a.b`c", time_column="at"), r"The raw table is called 'a\.b`c'"),
         (lambda: RawTable("prod.clicks"), r"prod\.clicks has no time column"),
         (lambda: RawTable("prod.clicks", ["id"], time_column="at"), r"columns= of prod\.clicks is \['id'\]"),  # type: ignore[arg-type]
         (lambda: RawTable("prod.clicks", time_column="_lake_at"), r"time column of prod\.clicks is called '_lake_at'"),

@@ -306,8 +306,8 @@ def test_every_audit_of_python_can_be_written() -> None:
 
 def test_braces_of_a_query_are_left_alone() -> None:
     text = query_text("SELECT '{p}' FROM p", ("p",), (5, 6, 9))
-    assert text.format(p="v").endswith("SELECT * FROM (\nSELECT '{p}' FROM p\n\n)")
-    assert text.startswith("WITH p AS (SELECT * FROM {p}), session_hours AS (")
+    assert text.format(rows_0="v").endswith("SELECT * FROM (\nSELECT '{p}' FROM p\n\n)")
+    assert text.startswith("WITH `p` AS (SELECT * FROM {rows_0}), session_hours AS (")
     assert "sequence(5L, 6L)" in text
     assert "sequence(9L, 9L)" in text
 
