@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from datetime import timedelta
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from lake_assets.cli.common import AsJson, create_tables, open_engine, past_hour, show_failures
+from lake_assets.cli.common import AsJson, create_tables, kept_failure, open_engine, past_hour, show_failures
 from lake_assets.cli.render import (
     Column,
     Part,
@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from lake_assets.incremental.declaration import Pipeline, Target
     from lake_assets.incremental.engine.columns import Declared, Difference, Migration
     from lake_assets.incremental.engine.engine import Engine
+    from lake_assets.incremental.operations.maintain import MaintenanceReport
     from lake_assets.incremental.sql.analysis import CheckedTable
     from lake_assets.incremental.sql.folder import SqlFolder
 
@@ -65,13 +66,17 @@ def migrate(
     from lake_assets.incremental.engine import columns
 
     engine = open_engine()
-    found = []
-    for declared in _named(engine.pipeline, names or (), drop or ()):
-        done = columns.migrate(engine.catalog, declared, drop or (), apply=apply)
-        if done is not None:
-            found.append(done)
-    render(found, _view, as_json=as_json, document=[_document(each) for each in found])
-    if apply and any(each.refused for each in found):
+    found: list[Migration] = []
+    failures: list[str] = []
+    wanted = _named(engine.pipeline, names or (), drop or ())
+    for declared in wanted:
+        with kept_failure(failures, declared.table, alone=len(wanted) == 1):
+            done = columns.migrate(engine.catalog, declared, drop or (), apply=apply)
+            found += [] if done is None else [done]
+    view = partial(_view, others=bool(failures))
+    render(found, view, as_json=as_json, document=[_document(each) for each in found])
+    show_failures(failures)
+    if failures or (apply and any(each.refused for each in found)):
         raise typer.Exit(1)
 
 
@@ -134,8 +139,8 @@ def _remedy(found: Difference) -> str:
     return f"{found.remedy} Otherwise: {command}" if command and found.remedy else command or found.remedy
 
 
-def _view(found: Sequence[Migration]) -> Iterator[Part]:
-    """Show each difference, what is done about it, and what remains to be done."""
+def _view(found: Sequence[Migration], *, others: bool) -> Iterator[Part]:
+    """Show each difference, what is done about it, and what remains to be done. others: some could not be read."""
     steps = 0
     for table in found:
         for each in table.differences:
@@ -151,7 +156,7 @@ def _view(found: Sequence[Migration]) -> Iterator[Part]:
             yield f"Rows that were built before are null in {filled}. To fill them: {table.rebuild}"
         steps += 0 if table.applied else len(table.steps)
     if not any(table.differences for table in found):
-        yield "All columns are as declared."
+        yield "The columns of the other tables are as declared." if others else "All columns are as declared."
     if steps:
         yield faint(f"Nothing was changed. --apply does {'the step' if steps == 1 else f'the {steps} steps'}.")
 
@@ -402,17 +407,16 @@ def maintain(
     maintainer = open_maintainer(settings())
     engine = maintainer.engine
     wanted = [maintainer.table(name) for name in names or tables_of(engine.pipeline, engine.catalog.properties)]
-    done, damaged = [], []
+    done: list[MaintenanceReport] = []
+    failures: list[str] = []
     for table in progress("maintaining")(wanted):
-        try:
+        with kept_failure(failures, table, alone=len(wanted) == 1):
             done.append(maintainer.maintain(table, dry_run=dry_run))
-        except TableDamaged as error:  # the others are maintained
-            damaged.append(str(error))
     render(done, views.maintained, as_json=as_json)
     if not names and not dry_run:
         _remove_old_runs(engine.catalog, engine.pipeline, quiet=as_json)
-    show_failures(damaged)
-    if damaged:
+    show_failures(failures)
+    if failures:
         raise typer.Exit(1)
 
 

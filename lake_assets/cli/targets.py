@@ -14,8 +14,18 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from lake_assets.base.described import failure_of, has_details, is_machines_fault
-from lake_assets.cli.common import AsJson, Hour, TargetName, log_error, open_engine, past_hour, show_failures, show_log
+from lake_assets.base.described import has_details
+from lake_assets.cli.common import (
+    AsJson,
+    Hour,
+    TargetName,
+    kept_failure,
+    log_error,
+    open_engine,
+    past_hour,
+    show_failures,
+    show_log,
+)
 from lake_assets.cli.render import print_json, render, show
 from lake_assets.errors import UsageError
 from lake_assets.settings import settings
@@ -24,6 +34,7 @@ if TYPE_CHECKING:
     from lake_assets.incremental.declaration import Target
     from lake_assets.incremental.engine.engine import Engine
     from lake_assets.incremental.engine.model import NoSession, SessionReport
+    from lake_assets.incremental.operations.verify import Verification
 
 session = typer.Typer(
     help="Sessions of external jobs: lake-assets plans, audits and publishes, the job writes the rows.",
@@ -294,14 +305,11 @@ def verify(
     wanted = None if first is None else _hours_between(first, last, reset=False)
     day = datetime.now(UTC).date().toordinal()
     limit = settings().verify_hours
-    results, failures = [], []
+    results: list[Verification] = []
+    failures: list[str] = []
     for each in targets:
-        try:
+        with kept_failure(failures, each.table, alone=target is not None):
             results.append(verify_hours(engine, each, day=day, limit=limit, wanted=wanted))
-        except Exception as error:  # also of the user's code: the other targets go on
-            if target is not None or is_machines_fault(error):
-                raise
-            failures.append(str(failure_of(each.table, error)))
     render(results, views.verified, as_json=as_json)
     show_failures(failures)
     if failures or any(not found.equal for found in results):

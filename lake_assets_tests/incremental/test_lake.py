@@ -8,7 +8,7 @@ import pytest
 
 from lake_assets import Lake, Pipeline
 from lake_assets.base.hours import hour_key
-from lake_assets.errors import ConfigurationError, InvalidHourKey, UsageError
+from lake_assets.errors import ConfigurationError, InvalidHourKey, TargetGone, UsageError
 from lake_assets.incremental.engine import iceberg
 from lake_assets.incremental.engine.model import NoSession, SessionPlan
 from lake_assets.membership import PIPELINE
@@ -76,6 +76,11 @@ def test_sessions_run_and_are_explained_and_verified(home: Settings, catalog: Ca
     iceberg.load(catalog, "core.signup_fact").delete("signup_id = 's08-2'")
     (wrong,) = given.verify("signup_fact")
     assert (wrong.rows, wrong.missing, wrong.extra, wrong.equal) == (2, 1, 0, False)
+    catalog.drop_table("core.signup_fact")
+    (gone,) = given.verify()
+    assert (gone.equal, "core.signup_fact" in (gone.failure or "")) == (False, True)
+    with pytest.raises(TargetGone):
+        given.verify("signup_fact")
     given.close()
     assert spark.range(1).count() == 1
 

@@ -69,17 +69,19 @@ class Comparison:
         missing: Number of rows that the rebuild has and the target lacks.
         extra: Number of rows that the target has and the rebuild lacks.
         inexact: Columns whose numbers differ by no more than the order of addition decides: such rows count as equal.
+        failure: Why the target could not be compared, if others were; None if it was.
     """
 
     table: str
-    rows: int
-    missing: int
-    extra: int
+    rows: int = 0
+    missing: int = 0
+    extra: int = 0
     inexact: tuple[str, ...] = ()
+    failure: str | None = None
 
     @property
     def equal(self) -> bool:
-        return self.missing == self.extra == 0
+        return self.failure is None and self.missing == self.extra == 0
 
 
 def compare(engine: Engine, target: Target) -> Comparison:
