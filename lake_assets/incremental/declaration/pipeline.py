@@ -626,6 +626,12 @@ class Pipeline:
         return tuple(by_table[table] for table in ordered)
 
     @cached_property
+    def columns(self) -> Mapping[str, Mapping[str, str]]:
+        """Table → its declared columns; none of a raw table that exists: only the catalog knows them."""
+        found: dict[str, Mapping[str, str]] = {raw.table: raw.all_columns for raw in self.raw}
+        return found | {target.table: target.columns for target in self.targets}
+
+    @cached_property
     def targets_behind(self) -> Mapping[str, int]:
         """Target → the number of targets in the longest chain that begins with those that are built from it."""
         longest: dict[str, int] = {}
@@ -703,8 +709,7 @@ def column_sources(pipeline: Pipeline, target: Target) -> dict[str, tuple[str, .
     A column without declared lineage comes from the columns of the same name in the sources. A column that comes from
     no source, or of which that is not known, is left out.
     """
-    columns: dict[str, Mapping[str, str]] = {raw.table: raw.all_columns for raw in pipeline.raw}
-    columns.update({each.table: each.columns for each in pipeline.targets})
+    columns = pipeline.columns
     found = {}
     for column in target.columns:
         names = list(target.lineage.get(column, ()))
