@@ -23,6 +23,7 @@ from confluent_kafka import Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, ResourceType
 
 from lake_assets_tests.doors.lake_door import Done, LakeDoor
+from lake_assets_tests.journeys import one_now
 from lake_assets_tests.object_store import KEY, KEY_ID, made_bucket
 
 DECLARED = """
@@ -139,13 +140,13 @@ def test_one_dead_letter_of_a_few_messages_is_told_and_holds_nothing(shop: Shop)
 
 
 WRONG_CLOCKS = {
-    "seconds where Kafka wants milliseconds": lambda now: int(now),
     "microseconds where Kafka wants milliseconds": lambda now: int(now * 1e6),
+    "seconds where Kafka wants milliseconds": lambda now: int(now),
     "a clock that is behind": lambda now: int(now - 86_400) * 1000,
 }
 
 
-@pytest.mark.parametrize("cause", WRONG_CLOCKS)
+@pytest.mark.parametrize("cause", one_now(WRONG_CLOCKS))
 def test_a_producer_with_a_wrong_clock_makes_no_files_and_is_named(shop: Shop, cause: str) -> None:
     shop.lake.environment |= {"LAKE_LANDING_FILE_MESSAGES": "1000", "LAKE_LANDING_AGE_SECONDS": "1"}
     began = time.time()
@@ -393,6 +394,7 @@ def test_an_erasure_wins_while_data_arrive_and_what_is_sent_later_stays(shop: Sh
     assert files(shop, "a") == files(shop, "b")
 
 
+@pytest.mark.journey
 def test_a_scrub_while_data_arrive_is_done_once(shop: Shop) -> None:
     shop.lake.environment["LAKE_LANDING_FILE_MESSAGES"] = "10"
     with landing(shop), sending(shop, ["c0", "c1"]):
