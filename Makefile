@@ -72,7 +72,7 @@ collected:
 
 # mypy needs as long as all others, and one core.
 test: tests-setup ## style, types, imports, documentation, tests
-	@$(MAKE) --no-print-directory --jobs 2 --output-sync=target types style imports documentation collected
+	@$(MAKE) --no-print-directory --jobs 2 types style imports documentation collected
 	$(PYTEST) --dist loadfile --no-loadscope-reorder -m 'not (journey or faults or cluster)'
 
 journeys: tests-setup ## long plays: services, faults, executors, backups, histories
