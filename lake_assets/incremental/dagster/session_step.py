@@ -46,6 +46,9 @@ from lake_assets.incremental.engine.model import NoSession, SessionReport, verdi
 
 log = logging.getLogger(__name__)
 
+ENDS_RUN = (Exception, dg.DagsterExecutionInterruptedError)
+"""The second one, which is no `Exception`, is raised when a person cancels the run."""
+
 BACKFILL_TAG = "dagster/backfill"
 REQUESTED = "REQUESTED"
 """Status of a backfill that goes on."""
@@ -177,7 +180,7 @@ class SessionStep:
             return
         try:
             yield from self._build_events()
-        except Exception as error:  # whatever ends the run, its planned checks must not lose their evaluations
+        except ENDS_RUN as error:  # whatever it is, its planned checks must not lose their evaluations
             if isinstance(error, AuditFailed) and isinstance(error.report, SessionReport):
                 yield from self._audit_events(error.report)
             yield from self._repeated_evaluations()
@@ -220,7 +223,7 @@ class SessionStep:
 
         try:
             outcome = self.engine.rebuild(self.target, sorted(chosen), run_id=self.context.run_id, on_session=ended)
-        except Exception:  # of a later session: the hours of those before it are built
+        except ENDS_RUN:  # in a later session: the hours of those before it are built
             for report in reports:
                 yield from self._marks(report, _rebuilt_hours(self.target, report))
             raise
