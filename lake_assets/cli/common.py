@@ -21,7 +21,7 @@ from dotenv import dotenv_values
 
 from lake_assets.base.described import describe, failure_of, has_details, is_machines_fault
 from lake_assets.connections.addresses import RESTORING_FOLDER
-from lake_assets.connections.catalog import check_version
+from lake_assets.connections.catalog import check_home
 from lake_assets.errors import ErrorText, StoredStateError, UsageError
 from lake_assets.settings import (
     ENVIRONMENT_FILE,
@@ -293,7 +293,7 @@ def close_to_others(home: Path) -> ErrorText | None:
 
 
 def refuse_unusable_home(home: Path, command: Sequence[str]) -> None:
-    """Let no command work on a half restored data directory, or on that of a later version.
+    """Let no command work on a data directory that is half restored, of a later version, or moved.
 
     A restore continues what was interrupted, services can always be stopped, and jars are no part of it.
 
@@ -302,7 +302,7 @@ def refuse_unusable_home(home: Path, command: Sequence[str]) -> None:
         command: The name of the command, if there is one.
 
     Raises:
-        StoredStateError: A restore was interrupted.
+        StoredStateError: A restore was interrupted, or the directory was moved.
         StoredByNewerVersion: A later version has written it.
     """
     if command == ["setup"]:
@@ -313,4 +313,4 @@ def refuse_unusable_home(home: Path, command: Sequence[str]) -> None:
             remedy="Run the same `lake restore` again: it continues.",
         )
     if command != ["down"]:
-        check_version(home)
+        check_home(home)

@@ -12,8 +12,8 @@ from pydantic import ValidationError
 from lake_assets.base.findings import Finding, Level, Repair
 from lake_assets.cli.common import shown_value, unknown_variables
 from lake_assets.connections import addresses
-from lake_assets.connections.catalog import TABLES_FILE, parse_remembered, read_remembered
-from lake_assets.errors import ConfigurationError, ServiceError, StoredByNewerVersion
+from lake_assets.connections.catalog import TABLES_FILE, check_home, parse_remembered
+from lake_assets.errors import ConfigurationError, ServiceError, StoredByNewerVersion, StoredStateError
 from lake_assets.incremental.declaration import Pipeline
 from lake_assets.incremental.engine.erasures import KEY_FILE
 from lake_assets.incremental.from_settings import open_pipeline
@@ -72,10 +72,10 @@ def loaded_pipeline(found: Settings) -> Pipeline | None:
 
 
 def check_version(home: Path) -> Iterator[Finding]:
-    """Yield whether this version can read a data directory."""
+    """Yield why nothing can work on a data directory: a later version has written it, or it was moved."""
     try:
-        read_remembered(home)
-    except StoredByNewerVersion as error:
+        check_home(home)
+    except StoredStateError as error:
         yield Finding(VERSION, "error", error.problem, error.remedy)
 
 

@@ -29,6 +29,7 @@ from lake_assets.errors import (
     ConfigurationError,
     ServiceError,
     StoredByNewerVersion,
+    StoredStateError,
     catalog_lost,
     chain_text,
 )
@@ -71,10 +72,10 @@ def open_catalog(settings: Settings) -> Catalog:
 
     Raises:
         ServiceError: It cannot be reached.
-        StoredStateError: It has no tables, but the data directory had some.
+        StoredStateError: It has no tables, but the data directory had some; or the data directory was moved.
         StoredByNewerVersion: A later version has written the data directory.
     """
-    check_version(settings.home)
+    check_home(settings.home)
     catalog = connect(settings)
     try:
         present = table_names(catalog)
@@ -546,13 +547,23 @@ def read_remembered(home: Path) -> RememberedTables | None:
         return None
 
 
-def check_version(home: Path) -> None:
-    """Refuse a data directory of a later version.
+def check_home(home: Path) -> None:
+    """Refuse a data directory of a later version, and one that was moved: its tables name files by whole paths.
 
     Raises:
-        StoredByNewerVersion: It is one.
+        StoredByNewerVersion: It is one of a later version.
+        StoredStateError: It was moved.
     """
-    read_remembered(home)
+    remembered = read_remembered(home)
+    if remembered is None:
+        return
+    former = Path(remembered.catalog.removeprefix("sqlite:///")).parent
+    has_own_files = any(location.startswith(f"file://{former}/") for location in remembered.tables.values())
+    if has_own_files and not former.exists() and (home / Path(remembered.catalog).name).exists():
+        raise StoredStateError(
+            f"The data directory {home} was {former}, and its tables name their files by whole paths.",
+            remedy=f"Move it back to {former}, or make that a link to {home}.",
+        )
 
 
 def parse_remembered(text: str, home: Path) -> RememberedTables:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -189,6 +190,20 @@ def test_a_home_of_a_later_version_is_refused(home: Path, command: str) -> None:
     assert problem.endswith(f"The data directory {home} has format 2, and this version reads formats up to 1.")
     assert remedy.startswith("  → Install lake-assets 9.9.0 or a later one.")
     assert [path.name for path in home.iterdir() if path.name != "logs"] == ["tables.json"]
+
+
+@pytest.mark.parametrize("command", ["init", "doctor"])
+def test_a_home_that_was_moved_is_refused(home: Path, command: str) -> None:
+    former = home.with_name("former")
+    tables = {"raw.a": f"file://{former}/warehouse/raw/a"}
+    remembered = {"format": 1, "written_by": "0.1.0", "catalog": f"sqlite:///{former}/catalog.db", "tables": tables}
+    (home / "tables.json").write_text(json.dumps(remembered))
+    (home / "catalog.db").touch()
+    done = lake(home, command)
+    assert done.code == 1
+    assert f"The data directory {home} was {former}, and its tables name their files by whole paths." in done.text
+    assert f"→ Move it back to {former}, or make that a link to {home}." in done.text
+    assert (home / "catalog.db").stat().st_size == 0
 
 
 def test_services_of_a_later_version_can_be_stopped(home: Path) -> None:
