@@ -104,7 +104,9 @@ class Settings(BaseSettings):
     )
     spark_memory: str = Field(default="1500m", description="heap of the local Spark Connect server")
     spark_properties: dict[str, str] = Field(
-        default={}, description="properties of the Spark that `lake up` starts, as JSON; default: none, it is local"
+        default={},
+        description="properties of the Spark that `lake up` starts, as JSON, which other users of the "
+        "machine can see; default: none, it is local",
     )
     kafka: str | None = Field(
         default=None, description="Kafka bootstrap servers, host:port,...; default: the broker that `lake up` started"
@@ -135,20 +137,21 @@ class Settings(BaseSettings):
     pipelines: str = Field(
         default="lake_assets.membership:PIPELINE",
         description="module:attribute of each pipeline, or a folder or file of YAML that declares one, comma-separated;"
-        " none if LAKE_LAKES is set alone",
+        " none if LAKE_LAKES is set alone; default: the demo's",
     )
     session_table: str = Field(
-        default="etl.session", description="table of the sessions of all targets, namespace.table"
+        default="etl.session", description="table of the sessions, namespace.table; a table that exists is not renamed"
     )
-    high_watermark_table: str = Field(
-        default="etl.high_watermark", description="table of the watermarks of all targets, namespace.table"
-    )
+    high_watermark_table: str = Field(default="etl.high_watermark", description="table of the watermarks; likewise")
     lakes: str | None = Field(
         default=None,
         description="engagement lakes, comma-separated: YAML files, or lakes of the package (email_event,"
         " meeting_event, voice_insight); default: these three with the demo's pipeline, otherwise none",
     )
-    start: str = Field(default="2026-01-01-00:00", description="first event hour; earlier rows are quarantined")
+    start: str = Field(
+        default="2026-01-01-00:00",
+        description="first event hour of pipelines that name none; earlier rows are quarantined",
+    )
     end: str | None = Field(
         default=None, description="hour after the last one that Dagster shows; default: the present hour"
     )
@@ -163,8 +166,8 @@ class Settings(BaseSettings):
     )
     exact_hours_bytes: int = Field(
         default=64 << 20,
-        description="size in bytes up to which planning opens a data file whose rows span many hours, to rebuild the"
-        " hours of its rows only; 0 opens none",
+        description="size in bytes up to which planning reads the time column of a data file whose rows span more than"
+        " 4 hours, of at most 32 files, to rebuild only the hours of its rows; 0 opens none",
         ge=0,
     )
     retain_hours: int = Field(
@@ -263,7 +266,7 @@ class Settings(BaseSettings):
     )
     landing_retention_hours: int = Field(
         default=168,
-        description="hours after which Kafka may drop messages that both zones have landed, of topics that"
+        description="hours after which messages that both zones have landed are removed from Kafka, of topics that"
         " `lake landing init` creates; 0: never",
         ge=0,
     )

@@ -3,14 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from itertools import groupby
 
 Outcomes = Mapping[str, str]
 """Point → what was seen."""
 
 
-def table(heading: str, points: Iterable[str], found: Mapping[str, Outcomes]) -> str:
-    """Markdown: a row for each point, a column for each scenario. heading: of the points."""
-    rows = [[heading, *found], *([point, *(outcomes[point] for outcomes in found.values())] for point in points)]
+def table(heading: str, points: Iterable[str], found: Mapping[str, Outcomes], *, between: str | None = None) -> str:
+    """Markdown: a row for each point, a column for each scenario.
+
+    Args:
+        heading: Of the points.
+        points: In the order of the rows.
+        found: By scenario.
+        between: What joins points that follow each other and have the same outcomes, in one row; None: none are joined.
+    """
+
+    def outcomes(point: str) -> list[str]:
+        return [said[point] for said in found.values()]
+
+    joined = [[each] for each in points] if between is None else [list(alike) for _, alike in groupby(points, outcomes)]
+    rows = [[heading, *found], *([(between or "").join(alike), *outcomes(alike[0])] for alike in joined)]
     lines = [f"| {' | '.join(row)} |" for row in rows]
     return "\n".join([lines[0], f"|{' --- |' * (len(found) + 1)}", *lines[1:]])
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lake_assets.cli.common import unknown_variables
+from lake_assets.cli.common import unknown_settings
 from lake_assets.settings import CATALOG, KAFKA, home_directory, is_passed, passed_properties, settings
 
 if TYPE_CHECKING:
@@ -69,4 +69,4 @@ def test_settings_have_the_properties_of_both_places_and_hide_them(monkeypatch: 
         "sasl.password": "hidden"
     }
     assert "hidden" not in repr(found)
-    assert unknown_variables() == []
+    assert unknown_settings() == []

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import runpy
 import shutil
 import subprocess
 import sys
@@ -58,8 +59,13 @@ def test_jars_are_in_the_environment_or_in_the_home(tmp_path: Path, monkeypatch:
     assert (found.jars, found.kafka_jars) == (tmp_path / "jars", tmp_path / "kafka-jars")
 
 
-def test_the_page_lists_every_setting_once_and_nothing_else() -> None:
-    _, listed = (PROJECT / "docs" / "settings.md").read_text().split("## All settings")
-    variables = re.findall(r"^\| `(LAKE_\w+)` \|", listed, re.MULTILINE)
+def test_the_page_lists_every_setting_once_with_its_meaning_and_nothing_else() -> None:
+    place = PROJECT / "docs" / "settings_table.py"
+    shown = runpy.run_path(str(place))["on_page_markdown"]((PROJECT / "docs" / "settings.md").read_text())
+    _, listed = shown.split("## All settings")
+    rows = re.findall(r"^\| `(LAKE_\w+)` \| (.+) \| (.+) \|$", listed, re.MULTILINE)
     of_users = Settings.model_fields.keys() - {"failpoint"}  # which tests alone set
-    assert sorted(variables) == sorted(map(variable_name, of_users))
+    assert sorted(variable for variable, _, _ in rows) == sorted(map(variable_name, of_users))
+    defaults = {variable: default for variable, _, default in rows}
+    assert defaults["LAKE_CATALOG_URI"] == "SQLite in the data directory"
+    assert (defaults["LAKE_RUN_DAYS"], defaults["LAKE_ALERT_WEBHOOK"]) == ("`30`", "none")

@@ -25,7 +25,7 @@ from pathlib import Path
 from benchmarks.cluster import faults, other_project
 from benchmarks.cluster.stack import Cluster, cluster, serving
 from benchmarks.faults.__main__ import PAGE
-from benchmarks.faults.table import table, written
+from benchmarks.faults.table import table_of_rounds, written
 from lake_assets.demo import engagement, membership
 from lake_assets.services.setup import set_up
 from lake_assets.settings import PROJECT, settings
@@ -92,7 +92,7 @@ def _play_faults(servers: Cluster, arguments: Namespace) -> bool:
     _use(servers.variables())
     course = faults.Course(arguments.faults, arguments.seed, arguments.at_once, arguments.minutes)
     rows = faults.play(servers, course, _say)
-    text = table(rows)
+    text = table_of_rounds(rows)
     _say(text)
     if not arguments.dry_run:
         PAGE.write_text(written(PAGE.read_text(), text, begin=BEGIN, end=END))

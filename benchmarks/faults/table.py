@@ -28,10 +28,7 @@ TITLES = {
     "disk": "the disk is full for 30 s",
 }
 
-HEADER = (
-    "| fault | tries | healed without a hand | seconds | rows lost | rows doubled |\n"
-    "| --- | --- | --- | --- | --- | --- |"
-)
+HEADER = "| fault | healed without a hand | seconds | rows lost or doubled |\n| --- | --- | --- | --- |"
 
 
 def table(rows: Sequence[Row]) -> str:
@@ -39,12 +36,36 @@ def table(rows: Sequence[Row]) -> str:
 
     The fault of a row is a key of `TITLES`, the name of a service that is killed, or a sentence.
     """
-    lines = [HEADER]
+    cells = [(_title(row), _healed(row), _seconds(row.seconds), _wrong(row)) for row in rows]
+    return "\n".join([HEADER, *(f"| {' | '.join(each)} |" for each in cells)])
+
+
+def table_of_rounds(rows: Sequence[Row]) -> str:
+    """Return the same for faults of which several share a round: those that came out alike share a row.
+
+    Seconds: of the longest round.
+    """
+    alike: dict[tuple[str, str], list[Row]] = {}
     for row in rows:
-        title = TITLES.get(row.fault, row.fault if " " in row.fault else f"{row.fault} is killed")
-        cells = (title, row.tries, len(row.seconds), _seconds(row.seconds), row.lost, row.doubled)
-        lines.append(f"| {' | '.join(map(str, cells))} |")
+        alike.setdefault((_healed(row), _wrong(row)), []).append(row)
+    lines = [HEADER]
+    for (healed, wrong), found in sorted(alike.items()):
+        longest = max((seconds for row in found for seconds in row.seconds), default=None)
+        shown = "–" if longest is None else f"at most {longest:.0f}"
+        lines.append(f"| {'; '.join(map(_title, found))} | {healed} | {shown} | {wrong} |")
     return "\n".join(lines)
+
+
+def _title(row: Row) -> str:
+    return TITLES.get(row.fault, row.fault if " " in row.fault else f"{row.fault} is killed")
+
+
+def _healed(row: Row) -> str:
+    return f"{len(row.seconds)}/{row.tries}"
+
+
+def _wrong(row: Row) -> str:
+    return f"{row.lost} lost, {row.doubled} doubled" if row.lost or row.doubled else "0"
 
 
 def written(page: str, text: str, *, begin: str = BEGIN, end: str = END) -> str:

@@ -10,7 +10,6 @@ import traceback
 import warnings
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from difflib import get_close_matches
 from pathlib import Path
@@ -34,6 +33,8 @@ from lake_assets.settings import (
 )
 
 if TYPE_CHECKING:
+    from pydantic import ValidationError
+
     from lake_assets.incremental.engine.engine import Engine
     from lake_assets.incremental.operations.health import Problem
 
@@ -232,16 +233,7 @@ GROUP = stat.S_IRWXG
 OTHERS = stat.S_IRWXO
 
 
-@dataclass(frozen=True)
-class UnknownVariable:
-    """A variable `LAKE_…` that names no setting, where it is set, and the variable that is probably meant, if any."""
-
-    name: str
-    place: str
-    nearest: str | None
-
-
-def unknown_variables() -> list[UnknownVariable]:
+def unknown_settings() -> list[ErrorText]:
     """Return the variables `LAKE_…` of the environment and of `lake.env` that name no setting, sorted by name."""
     file = home_directory() / ENVIRONMENT_FILE
     try:
@@ -257,14 +249,19 @@ def unknown_variables() -> list[UnknownVariable]:
             continue
         if variable not in SET_BY_COMMANDS.union(settable):
             nearest = get_close_matches(variable, settable, n=1, cutoff=SIMILAR)
-            found.append(UnknownVariable(name, place, nearest[0] if nearest else None))
+            remedy = f"Did you mean {nearest[0]}?" if nearest else "Unset it; lake_assets/settings.py has all settings."
+            found.append(ErrorText(f"{name}, set in {place}, is no setting and has no effect.", remedy))
     return found
 
 
-def shown_value(field: str, value: object) -> str:
-    """Return a malformed value of a setting for a message; that of a secret is not shown."""
-    is_secret = "SecretStr" in str(Settings.model_fields[field].annotation)
-    return "malformed" if is_secret else repr(value)
+def malformed_settings(error: ValidationError) -> Iterator[ErrorText]:
+    """Yield each malformed setting with its value; that of a secret is not shown."""
+    for problem in error.errors():
+        field = str(problem["loc"][0])
+        is_secret = "SecretStr" in str(Settings.model_fields[field].annotation)
+        shown = "malformed" if is_secret else repr(problem["input"])
+        remedy = "Correct or unset it in the environment or in lake.env; lake_assets/settings.py says what it may be."
+        yield ErrorText(f"{variable_name(field)} is {shown}: {problem['msg']}.", remedy)
 
 
 def close_to_others(home: Path) -> ErrorText | None:

@@ -10,7 +10,7 @@ from tempfile import TemporaryFile
 from pydantic import ValidationError
 
 from lake_assets.base.findings import Finding, Level, Repair
-from lake_assets.cli.common import shown_value, unknown_variables
+from lake_assets.cli.common import malformed_settings, unknown_settings
 from lake_assets.connections import addresses
 from lake_assets.connections.catalog import TABLES_FILE, check_home, parse_remembered
 from lake_assets.errors import ConfigurationError, ServiceError, StoredByNewerVersion, StoredStateError
@@ -20,7 +20,7 @@ from lake_assets.incremental.from_settings import open_pipeline
 from lake_assets.incremental.operations.alerts import Webhook
 from lake_assets.services import lifecycle
 from lake_assets.services.service import check_java, java_version
-from lake_assets.settings import Settings, settings, variable_name
+from lake_assets.settings import Settings, settings
 
 SETTINGS, VERSION, JAVA, DISK, SERVICES = "settings", "version", "java", "disk", "services"
 
@@ -36,7 +36,7 @@ def check_settings() -> Iterator[Finding]:
     """Yield malformed and unknown variables, and pipelines that cannot be loaded. Secret values are not shown."""
     malformed = list(_malformed())
     yield from malformed
-    unknown = list(_unknown())
+    unknown = [Finding(SETTINGS, "warning", each.problem, each.remedy) for each in unknown_settings()]
     yield from unknown
     if valid_settings() is None:
         return
@@ -135,21 +135,10 @@ def _malformed() -> Iterator[Finding]:
     try:
         settings()
     except ValidationError as error:
-        for problem in error.errors():
-            field = str(problem["loc"][0])
-            text = f"{variable_name(field)} is {shown_value(field, problem['input'])}: {problem['msg']}."
-            yield Finding(SETTINGS, "error", text, "Correct or unset it; docs/settings.md lists all settings.")
+        for text in malformed_settings(error):
+            yield Finding(SETTINGS, "error", text.problem, text.remedy)
     except ConfigurationError as error:  # a file that others can read
         yield Finding(SETTINGS, "error", error.problem, error.remedy)
-
-
-def _unknown() -> Iterator[Finding]:
-    for unknown in unknown_variables():
-        remedy = "Unset it; docs/settings.md lists all settings."
-        if unknown.nearest:
-            remedy = f"Did you mean {unknown.nearest}?"
-        text = f"{unknown.name}, set in {unknown.place}, is no setting and has no effect."
-        yield Finding(SETTINGS, "warning", text, remedy)
 
 
 def _unwritable(home: Path) -> Iterator[Finding]:

@@ -19,14 +19,13 @@ from typer.core import TyperGroup
 from lake_assets.base.extras import missing_extra
 from lake_assets.cli.common import (
     close_to_others,
+    malformed_settings,
     own_warnings,
     refuse_unusable_home,
     show_error,
     show_warning,
-    shown_value,
-    unknown_variables,
+    unknown_settings,
 )
-from lake_assets.errors import ErrorText
 from lake_assets.settings import (
     Settings,
     __version__,
@@ -181,9 +180,8 @@ def main() -> None:
 
 
 def _look_before_start() -> None:
-    for unknown in unknown_variables():
-        remedy = f"Did you mean {unknown.nearest}?" if unknown.nearest else "docs/settings.md lists all settings."
-        show_warning(ErrorText(f"{unknown.name} is set, but there is no such setting.", remedy))
+    for unknown in unknown_settings():
+        show_warning(unknown)
     closed = close_to_others(home_directory())
     if closed is not None:
         show_warning(closed)
@@ -195,11 +193,7 @@ def _show(error: Exception) -> None:
     if missing is not None:
         typer.echo(f"Error: {missing}", err=True)
     elif isinstance(error, ValidationError) and error.title == Settings.__name__:
-        for problem in error.errors():
-            field = str(problem["loc"][0])
-            name, shown = f"LAKE_{field.upper()}", shown_value(field, problem["input"])
-            remedy = "Correct it in the environment or in lake.env; docs/settings.md says what it may be."
-            text = ErrorText(f"{name} is {shown}: {problem['msg']}.", remedy)
+        for text in malformed_settings(error):
             typer.echo(f"Error: {text}", err=True)
     else:
         show_error(error, home_directory())

@@ -189,7 +189,7 @@ def files_of(home: Path) -> dict[str, Fingerprint]:
         if path.is_symlink():
             raise UsageError(
                 f"{path} is a symbolic link, and a backup of {home} would not contain what it leads to.",
-                remedy="Replace it by the setting of that folder (docs/settings.md), or by the folder itself.",
+                remedy="Replace it by the setting of that folder (lake_assets/settings.py), or by the folder itself.",
             )
         status = path.stat()
         if stat.S_ISREG(status.st_mode):

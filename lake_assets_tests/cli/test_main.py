@@ -104,7 +104,7 @@ def test_an_invalid_setting_is_named(home: Path) -> None:
     assert (done.code, done.out) == (1, "")
     problem, remedy = done.err.splitlines()
     assert problem.startswith("Error: LAKE_TICK_SECONDS is '0': ")
-    assert remedy.startswith("  → Correct it in the environment or in lake.env")
+    assert remedy.startswith("  → Correct or unset it in the environment or in lake.env")
 
 
 def test_a_setting_that_does_not_exist_is_named_with_the_one_that_was_meant(home: Path) -> None:
@@ -112,11 +112,11 @@ def test_a_setting_that_does_not_exist_is_named_with_the_one_that_was_meant(home
     done = lake(home, "status", LAKE_PIPELINE="x", LAKE_TEST_SEED="1", LAKE_QQQQ="1")
     assert done.code == 0
     assert done.err.splitlines() == [
-        "Warning: LAKE_PIPELINE is set, but there is no such setting.",
+        "Warning: LAKE_PIPELINE, set in the environment, is no setting and has no effect.",
         "  → Did you mean LAKE_PIPELINES?",
-        "Warning: LAKE_QQQQ is set, but there is no such setting.",
-        "  → docs/settings.md lists all settings.",
-        "Warning: LAKE_TICK_SECOND is set, but there is no such setting.",
+        "Warning: LAKE_QQQQ, set in the environment, is no setting and has no effect.",
+        "  → Unset it; lake_assets/settings.py has all settings.",
+        f"Warning: LAKE_TICK_SECOND, set in {home / 'lake.env'}, is no setting and has no effect.",
         "  → Did you mean LAKE_TICK_SECONDS?",
     ]
 

@@ -92,7 +92,8 @@ def play(scenario: str, hosts: str, folder: Path) -> Outcomes:
 
 def page(hit: Mapping[str, Outcomes], broken: Outcomes) -> str:
     """The page: a row for each point, a column for each scenario; then a row for each of the other faults."""
-    return HEAD + table("when it has", POINTS, hit) + "\n" + BROKEN + table("fault", broken, {SEEN: broken}) + TAIL
+    hits = table("when it has", POINTS, hit, between=", ")
+    return HEAD + hits + "\n" + BROKEN + table("fault", broken, {SEEN: broken}, between="; ") + TAIL
 
 
 HEAD = f"""# Faults of a turn

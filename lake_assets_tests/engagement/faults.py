@@ -14,7 +14,6 @@ import tempfile
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from functools import partial
-from itertools import groupby
 from pathlib import Path
 
 from lake_assets.connections.spark import open_spark
@@ -130,10 +129,8 @@ def page(found: Mapping[str, Outcomes]) -> str:
 
 def hit_points(name: str, found: Outcomes) -> str:
     """The table of a stream, or of maintenance; points in a row that leave the same share a line. found: by point."""
-    shown = {
-        ", ".join(f"`{point}`" for point in points): said for said, points in groupby(found, key=found.__getitem__)
-    }
-    return table("killed at", shown, {name: shown})
+    shown = {f"`{point}`": said for point, said in found.items()}
+    return table("killed at", shown, {name: shown}, between=", ")
 
 
 def quoted(names: Iterable[str]) -> str:

@@ -178,7 +178,8 @@ def page(found: Mapping[str, Outcomes]) -> str:
     quoted = {scenario: {f"`{point}`": said for point, said in of.items()} for scenario, of in found.items()}
 
     def of_points(heading: str, points: Iterable[str], scenarios: Iterable[str]) -> str:
-        return table(heading, [f"`{point}`" for point in points], {name: quoted[name] for name in scenarios}) + "\n"
+        found = {name: quoted[name] for name in scenarios}
+        return table(heading, [f"`{point}`" for point in points], found, between=", ") + "\n"
 
     sessions = of_points("the process dies", SESSION_POINTS, SCENARIOS)
     return HEAD + sessions + TAIL + of_points("the evaluation dies", TICK_POINTS, TICK_SCENARIOS)

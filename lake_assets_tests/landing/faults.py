@@ -324,7 +324,7 @@ def play_all(folder: Path) -> dict[str, Outcomes]:
 
 def page(found: Mapping[str, Outcomes]) -> str:
     """The page: a row for each fault, a column for each step."""
-    return HEAD + table("fault", FAULTS, found) + "\n" + TAIL
+    return HEAD + table("fault", FAULTS, found, between="; ") + "\n" + TAIL
 
 
 HEAD = """# Faults of landed files

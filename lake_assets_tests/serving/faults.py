@@ -119,10 +119,10 @@ def play(what: str, hosts: str, folder: Path | str) -> Outcomes:
 
 def page(found: Mapping[str, Outcomes]) -> str:
     """The page: a table for each scenario, a row for each point."""
-    parts = [
-        f"## A {what} is killed\n\n{table('killed at', points, {'readers see': found[what]})}\n\n{TOLD[what]}\n"
-        for what, (points, _) in SCENARIOS.items()
-    ]
+    parts = []
+    for what, (points, _) in SCENARIOS.items():
+        seen = table("killed at", points, {"readers see": found[what]}, between=", ")
+        parts.append(f"## A {what} is killed\n\n{seen}\n\n{TOLD[what]}\n")
     return "\n".join([HEAD, *parts, TAIL])
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from benchmarks.faults.__main__ import PAGE, faults_settings
 from benchmarks.faults.player import Player, Row, total
-from benchmarks.faults.table import BEGIN, END, table, written
+from benchmarks.faults.table import BEGIN, END, table, table_of_rounds, written
 from benchmarks.faults.traffic import Count, compare
 from lake_assets.settings import PROJECT
 
@@ -42,8 +42,16 @@ def test_rows_are_counted_by_their_ids() -> None:
 def test_the_table_has_a_row_for_each_fault() -> None:
     rows = [Row("spark", 2, [30.4, 50.0], 0, 0), Row("other", 1, [], 3, 1)]
     assert table(rows).splitlines()[2:] == [
-        "| Spark is killed | 2 | 2 | 40 (at most 50) | 0 | 0 |",
-        "| other is killed | 1 | 0 | – | 3 | 1 |",
+        "| Spark is killed | 2/2 | 40 (at most 50) | 0 |",
+        "| other is killed | 0/1 | – | 3 lost, 1 doubled |",
+    ]
+
+
+def test_faults_of_rounds_that_came_out_alike_share_a_row() -> None:
+    rows = [Row("spark", 2, [30, 50], 0, 0), Row("other", 1, [], 3, 1), Row("S3 is paused for 20 s", 2, [60, 40], 0, 0)]
+    assert table_of_rounds(rows).splitlines()[2:] == [
+        "| other is killed | 0/1 | – | 3 lost, 1 doubled |",
+        "| Spark is killed; S3 is paused for 20 s | 2/2 | at most 60 | 0 |",
     ]
 
 
