@@ -13,6 +13,7 @@ from lake_assets.landing.coverage import Cover, uncovered
 from lake_assets.landing.heal import quarantined
 from lake_assets.landing.kafka import Place, WatchedTopic, landed_ends, watch_topics
 from lake_assets.landing.manifest import (
+    ALL_STAGES,
     CURRENT_STAGES,
     Entry,
     Manifest,
@@ -21,7 +22,7 @@ from lake_assets.landing.manifest import (
     forget_lost_dead_letters,
 )
 from lake_assets.landing.messages import Feed, Scrub
-from lake_assets.landing.records import parse_shard
+from lake_assets.landing.records import RangeIndex, parse_shard
 from lake_assets.landing.state import Epoch, Ledger, Loss, SharedState, Stops
 from lake_assets.landing.tail import Closed, Delivery, whole_open_files
 from lake_assets.landing.zone_tailer import begins_before, copy_file, missing_files
@@ -199,9 +200,11 @@ def _close_open_files(
 ) -> list[Closed]:
     """Land the open files whose next messages Kafka does not have: for each partition the longest one of all zones."""
     manifest, topic = writers[0].manifest, feed.topic
-    ends = landed_ends(manifest, topic)
+    ends = landed_ends(manifest, topic, dead_letters=False)
     longest: dict[int, tuple[ZoneWriter, Closed]] = {}
     for writer in writers:
+        files = files_of(writer.entries(topic, stages=ALL_STAGES))
+        landed = RangeIndex(file.ranges for file in files if file.holds_dead_letters)  # and then the process died
         for first, records in whole_open_files(writer.zone, topic, watched.epoch.topic_id):
             place, last = Place(topic, records[0].partition), records[-1].offset
             can_go_on = not watched.replaced and last + 1 >= watched.earliest.get(place.partition, 0)
@@ -210,6 +213,8 @@ def _close_open_files(
             policies = SharedState(manifest).policies(*place)
             dead = [record for record in records if feed.flaw_of(record, policies) is not None]
             closed = Closed(place, first, last, [record for record in records if record not in dead], dead)
+            if landed.overlaps({place.partition: (first, last)}):
+                closed = replace(closed, dead=(), dead_landed=len(dead))
             if place.partition not in longest or last > longest[place.partition][1].last:
                 longest[place.partition] = writer, closed
     for writer, closed in longest.values():
@@ -220,13 +225,14 @@ def _close_open_files(
 
 
 def _landed(manifest: Manifest, epoch: Epoch, entries: Sequence[Entry], zones: Sequence[str]) -> Landed:
-    rows = [file for file in files_of(entries) if not file.holds_dead_letters]
+    files = files_of(entries)
+    rows = [file for file in files if not file.holds_dead_letters]
     lost = Ledger(manifest).gaps(epoch.topic)
     covers: dict[str, Sequence[Cover]] = {}
     for zone in zones:
         own = [Cover(file.ranges, True, parse_shard(file.shard)) for file in rows if file.zone == zone]
         covers[zone] = [*own, *lost]
-    return Landed(epoch, covers, begun_offsets(manifest, epoch.topic, rows), landed_ends(manifest, epoch.topic))
+    return Landed(epoch, covers, begun_offsets(manifest, epoch.topic, files), landed_ends(manifest, epoch.topic))
 
 
 def _copy_lacking(

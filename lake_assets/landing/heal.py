@@ -335,7 +335,7 @@ def _held_twice(files: Iterable[DataFile]) -> Iterator[Finding]:
                 yield _finding(file, problem, "holds records that other files hold, too")
 
 
-def _missing(manifest: Manifest, topic: str, entries: Iterable[Entry]) -> Iterator[Finding]:
+def _missing(manifest: Manifest, topic: str, entries: Sequence[Entry]) -> Iterator[Finding]:
     """Yield what the zone has not landed, although it has landed later offsets, or these. entries: all of the topic."""
     zone = manifest.zone
     run = f"`lake landing run --zone {zone}`"
@@ -355,7 +355,7 @@ def _missing(manifest: Manifest, topic: str, entries: Iterable[Entry]) -> Iterat
     ends = next_offsets(files_of(own))
     for partition, end in recorded_ends(manifest, topic).get(zone, {}).items():
         ends[partition] = max(end, ends.get(partition, 0))
-    begun = begun_offsets(manifest, topic, files_of(whole))
+    begun = begun_offsets(manifest, topic, files_of(entries))
     reported = RangeIndex(file.ranges for file in (*missing, *paired))
     accept = f"`lake landing accept {topic}`"
     for partition, spans in uncovered([*covers, *Ledger(manifest).gaps(topic)], begun, ends).items():

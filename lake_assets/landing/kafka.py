@@ -61,7 +61,7 @@ from lake_assets.connections.kafka import (
     remedy_of,
 )
 from lake_assets.errors import MessagesLost, ServiceError, topic_recreated
-from lake_assets.landing.manifest import ALL_STAGES, Manifest, files_of
+from lake_assets.landing.manifest import ALL_STAGES, Manifest, files_of, recorded_ends
 from lake_assets.landing.messages import HEARTBEAT
 from lake_assets.landing.records import Record, next_offsets
 from lake_assets.landing.state import UNKNOWN_ID, Epoch, Ledger, Retention, kept_marks, landed_everywhere, removable
@@ -202,9 +202,12 @@ class Reader:
         return self._at_end | self._left == set(self._starts)
 
     def reached(self, ends: Mapping[Place, int]) -> bool:
-        """Return whether each partition has been read to an offset, exclusive, or to its end at that time."""
-        read = {place for place, following in self._next.items() if following >= ends[place]}
-        return read | self._at_end | self._left >= set(self._starts)
+        """Return whether the partitions that are read have come to their offsets, exclusive, or to their ends.
+
+        Further ones, which were found meanwhile, do not count.
+        """
+        read = {place for place, end in ends.items() if self._next.get(place, 0) >= end}
+        return read | self._at_end | self._left >= self._starts.keys() & ends.keys()
 
     def add(self, starts: Starts) -> None:
         """Read further partitions, too."""
@@ -396,9 +399,19 @@ def replaced(epoch: Epoch, topic_id: str) -> MessagesLost | None:
     return topic_recreated(epoch.topic, expected=epoch.topic_id, found=topic_id)
 
 
-def landed_ends(manifest: Manifest, topic: str) -> dict[int, int]:
-    """Return, for each partition, the offset after the last one that any zone has landed or a person has given up."""
-    found = next_offsets(files_of(manifest.entries(topic=topic, stages=ALL_STAGES)))
+def landed_ends(manifest: Manifest, topic: str, *, dead_letters: bool = True) -> dict[int, int]:
+    """Return, for each partition, the offset after the last one that any zone has landed or a person has given up.
+
+    Args:
+        manifest: The manifest.
+        topic: The topic.
+        dead_letters: Whether those count whose file is not followed by that of the rows, because the process died.
+    """
+    files = files_of(manifest.entries(topic=topic, stages=ALL_STAGES))
+    found = next_offsets(file for file in files if dead_letters or not file.holds_dead_letters)
+    for ends in recorded_ends(manifest, topic).values():  # rows of the manifest may be lost
+        for partition, end in ends.items():
+            found[partition] = max(end, found.get(partition, 0))
     for loss in Ledger(manifest).losses(topic):
         found[loss.partition] = max(loss.last + 1, found.get(loss.partition, 0))
     return found

@@ -1394,7 +1394,7 @@ def begun_offsets(manifest: Manifest, topic: str, files: Iterable[DataFile]) -> 
     Args:
         manifest: The manifest.
         topic: The topic.
-        files: Its files in all zones, without dead letters.
+        files: Its files in all zones. Dead letters count: their file lands before that of the rows.
     """
     found = first_offsets(files)
     for row in manifest.rows(sa.select(ENDS).filter_by(topic=topic)):

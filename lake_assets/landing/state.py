@@ -513,7 +513,7 @@ def landed_everywhere(manifest: Manifest, topic: str, zones: Collection[str]) ->
     """Return, for each partition, the offset up to which all zones have verified files, dead letters included."""
     entries = manifest.entries(topic=topic, stages=CURRENT_STAGES, verdicts=ALL_VERDICTS)
     whole = [entry for entry in entries if not entry.file.holds_dead_letters]
-    begun = begun_offsets(manifest, topic, files_of(whole))
+    begun = begun_offsets(manifest, topic, files_of(entries))
     lost = Ledger(manifest).gaps(topic)
     unsettled = first_offsets(entry.file for entry in entries if entry.verdict != "verified")
     several: list[Mapping[int, int]] = [unsettled]

@@ -480,12 +480,11 @@ class ZoneTailer:
         new: dict[Place, Start] = {}
         for topic, found in watched.items():
             files = files_of(manifest.entries(topic=topic, stages=ALL_STAGES))
-            begun_at = begun_offsets(manifest, topic, [file for file in files if not file.holds_dead_letters])
             starts = starts_of(
                 self.zone,
                 files,
                 found.state.ends,
-                begun=begun_at,
+                begun=begun_offsets(manifest, topic, files),
                 gaps=Ledger(manifest).gaps(topic),
                 earliest=found.earliest,
             )

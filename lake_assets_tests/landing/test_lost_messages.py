@@ -15,7 +15,9 @@ from lake_assets.errors import PublishConflict, UsageError
 from lake_assets.landing.accept import accept
 from lake_assets.landing.dagster import compare_zones
 from lake_assets.landing.kafka import logical_ends
+from lake_assets.landing.records import Shard, Tally
 from lake_assets.landing.state import Epoch, Ledger, Stops
+from lake_assets.landing.tail import Closed, Delivery
 from lake_assets.settings import Settings, settings
 from lake_assets_tests.landing.one_topic import NOW, OneTopic, named
 from lake_assets_tests.landing.scenario import DEADLINE, change_commands
@@ -104,6 +106,49 @@ def test_what_retention_removed_before_it_landed_is_accepted_and_who_lacks_it_al
     assert one.findings() == []
     output = CliRunner().invoke(landing, ["status"]).output
     assert f"{one.topic} partition 0: offsets 22 to 24 are lost to zones a, b (Kafka's retention removed them" in output
+
+
+class Dying(Delivery):
+    """The process dies when it has landed the dead letters of a file, and not its rows."""
+
+    def take(self, closed: Closed) -> None:
+        shard = Shard(closed.place.topic, dead_letters=True)
+        self.writer.land(self._draft(shard, closed, closed.dead, Tally()), now=self.clock())
+        raise KeyboardInterrupt
+
+
+def test_an_open_file_lands_though_its_process_died_when_it_had_landed_the_dead_letters(one: OneTopic) -> None:
+    one.send(range(19), broken=[13])
+    one.land("a")  # nine messages are in an open file
+    one.send(range(19, 22), broken=[19])
+    one.delivery = Dying
+    with pytest.raises(KeyboardInterrupt), one.tailer("a") as tailer:
+        tailer.drain()
+    one.forget(21)
+    done = accept(one.writers, one.servers, one.topic, now=NOW, feed=one.feed)
+    assert [(closed.first, closed.last) for closed in done.closed] == [(10, 18)]
+    assert [(loss.first, loss.last) for loss in done.losses if loss.for_good] == [(19, 20)]
+    assert one.load() == named(n for n in range(19) if n != 13)
+    assert one.findings() == []
+
+
+def test_a_partition_of_which_dead_letters_alone_have_landed_stops_when_kafka_has_forgotten_the_rest(
+    one: OneTopic,
+) -> None:
+    one.send(range(10), broken=[3])
+    one.delivery = Dying
+    with pytest.raises(KeyboardInterrupt), one.tailer("a") as tailer:
+        tailer.drain()
+    one.delivery = Delivery
+    one.send(range(10, 25))
+    one.forget(12)
+    (tailer,) = one.land("a")
+    assert [error.problem for error in tailer.stopped.values() if "but Kafka holds offsets from" in error.problem]
+    done = accept(one.writers, one.servers, one.topic, now=NOW, feed=one.feed)
+    assert [(loss.first, loss.last) for loss in done.losses if loss.for_good] == [(0, 11)]
+    assert [tailer.stopped for tailer in one.land()] == [{}, {}]
+    assert one.load() == named(range(12, 22))
+    assert one.findings() == []
 
 
 def test_the_manifest_of_the_version_before_learns_the_id_unless_kafka_ends_before_its_files(one: OneTopic) -> None:

@@ -191,12 +191,13 @@ def test_offsets_that_kafka_does_not_have_are_told_and_never_skipped(kafka: str)
         partitions(kafka, [topic, f"{topic}x"])
 
 
-def test_what_was_there_is_read_though_more_comes_all_the_time(kafka: str) -> None:
+def test_what_was_there_is_read_though_more_comes_all_the_time_and_further_partitions(kafka: str) -> None:
     topic = f"signups-{uuid4().hex}"
-    KafkaTopic(kafka, topic).create(1)
-    place, producer = Place(topic, 0), Producer({"bootstrap.servers": kafka})
+    KafkaTopic(kafka, topic).create(2)
+    place, another, producer = Place(topic, 0), Place(topic, 1), Producer({"bootstrap.servers": kafka})
     for number in range(5):
         producer.produce(topic, signup(number), partition=0)
+    producer.produce(topic, signup(5), partition=1)
     assert producer.flush(20) == 0
     ends = ends_of(kafka, [place])
     assert ends == {place: 5}
@@ -206,6 +207,10 @@ def test_what_was_there_is_read_though_more_comes_all_the_time(kafka: str) -> No
             producer.produce(topic, signup(5), partition=0)
             producer.flush(20)
             reader.read(1, seconds=5)
+        reader.add({another: None})
+        while not any(record.partition == 1 for _, record in reader.read(1, seconds=5)):
+            pass
+        assert reader.reached(ends)
 
 
 def consume(reader: Reader) -> None:

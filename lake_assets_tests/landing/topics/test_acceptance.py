@@ -3,13 +3,20 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
+from typing import TYPE_CHECKING
 
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from lake_assets.landing.accept import Acceptance, Landed, decide
 from lake_assets.landing.coverage import Cover
+from lake_assets.landing.kafka import landed_ends
+from lake_assets.landing.manifest import FileRows
 from lake_assets.landing.state import Epoch
+from lake_assets_tests.landing import scenario
+
+if TYPE_CHECKING:
+    from lake_assets.settings import Settings
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 SPANS = st.lists(st.tuples(st.integers(0, 9), st.integers(0, 4)).map(lambda s: (s[0], s[0] + s[1])), max_size=4)
@@ -43,3 +50,13 @@ def test_each_offset_that_kafka_has_no_more_is_lost_to_the_zones_that_do_not_hav
         for offset in range(loss.first, loss.last + 1):
             told |= {(offset, zone, loss.for_good) for zone in loss.zones}
     assert told == expected
+
+
+def test_another_topic_begins_behind_what_has_landed_though_rows_of_its_files_are_lost(bare_home: Settings) -> None:
+    landed = scenario.Landed(bare_home)
+    landed.land_all(files=2, partitions=1)
+    for zone, writer in landed.writers.items():
+        (last,) = [file for file in landed.files(zone) if file.ranges == {0: (3, 5)}]
+        with writer.manifest.change() as (connection, _):
+            FileRows(connection).remove(zone, last.name)
+    assert landed_ends(landed.manifest, scenario.TOPIC) == {0: 6}
