@@ -46,7 +46,7 @@ def erase(
     All old snapshots of these tables are deleted, too, and those of served tables. The command names the tables that
     have to be pushed again.
     """
-    from lake_assets.incremental.erasure.erase import erase, sweep
+    from lake_assets.incremental.erasure.erase import check_id, erase, sweep
 
     named = (value is not None) + (listed is not None) + late
     if named != 1 or late != (subject is None):
@@ -54,7 +54,10 @@ def erase(
             "The command needs an id to erase, a file of ids, or --sweep.",
             remedy="Run `lake erase account ID`, `lake erase account --from FILE` or `lake erase --sweep`.",
         )
-    ids = [str(value)] if listed is None else _listed_ids(str(subject), listed)
+    ids = [] if listed is None else _listed_ids(str(subject), listed)
+    if value is not None:
+        check_id(str(subject), value)
+        ids = [value]
     engine = open_engine()
     now = datetime.now(UTC)
     engine.create_tables()
@@ -63,7 +66,7 @@ def erase(
     if late:
         done = sweep(engine, now=now, elsewhere=elsewhere)
     else:
-        landing.request_erasure(engine, str(subject), str(value), now)
+        landing.request_erasure(engine, str(subject), ids, now)
         report = print_no_step if as_json else print_step
         done = erase(engine, str(subject), *ids, now=now, report=report, elsewhere=elsewhere)
     outcome = ErasureOutcome(done, landed, serving.delete_replaced())

@@ -222,7 +222,7 @@ def scrub(
         manifest = writers[0].manifest
         cut = {} if sent_through else cut_of(settings(), manifest, topic)
         wanted = DeletionRequest(request, topic, by.hashed(distinct_id), milliseconds(through), cut)
-        SharedState(manifest).request_deletion(wanted, now=now)
+        SharedState(manifest).request_deletions(wanted.topic, [wanted], now=now)
         for writer in writers:
             scrubbed = scrub(writer, topic, by, now=now)
             typer.echo(f"{topic} in {writer.zone.name}: {len(scrubbed)} files scrubbed")
@@ -711,17 +711,15 @@ def erase_landed_files(done: list[LandedErasure]) -> Elsewhere:
     return erases_landed(settings(), open_pipeline(settings()), utc_now, report=done.append)
 
 
-def request_erasure(engine: Engine, subject: str, value: str, now: datetime) -> None:
-    """Record an erasure for landed files, before anything is deleted: what is sent from then on stays."""
+def request_erasure(engine: Engine, subject: str, ids: Sequence[str], now: datetime) -> None:
+    """Record the erasure of ids for landed files, before anything is deleted: what is sent from then on stays."""
     from lake_assets.incremental.engine.erasures import Erasure
     from lake_assets.landing.erasure import request_erasure
 
     engine.pipeline.subject(subject)
     engine.erasures.rows()  # checks the key
-    if not value.strip():
-        return  # the erasure refuses it
-    erasure = Erasure(subject, engine.erasures.hash(subject, value), now, "requested")
-    request_erasure(settings(), engine.pipeline, erasure, now=now)
+    erasures = [Erasure(subject, engine.erasures.hash(subject, each), now, "requested") for each in ids]
+    request_erasure(settings(), engine.pipeline, erasures, now=now)
 
 
 def searched_folders() -> list[FileSource]:

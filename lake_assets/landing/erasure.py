@@ -12,6 +12,7 @@ Landed files for the certificate of an erasure: the folders of both zones, with 
 from __future__ import annotations
 
 import time
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -127,8 +128,8 @@ def erase_landed(
     return done
 
 
-def request_erasure(settings: Settings, pipeline: Pipeline, erasure: Erasure, *, now: datetime) -> None:
-    """Record the deletion requests of an erasure, with what Kafka has now: what is sent later stays.
+def request_erasure(settings: Settings, pipeline: Pipeline, erasures: Sequence[Erasure], *, now: datetime) -> None:
+    """Record the deletion requests of erasures, with what Kafka has now: what is sent later stays.
 
     From then on zones land files without the records that the requests name. `erase_landed` does the rest.
 
@@ -140,8 +141,8 @@ def request_erasure(settings: Settings, pipeline: Pipeline, erasure: Erasure, *,
         return
     writers, _ = present_zones(settings)
     for feed in feeds(pipeline, prefix=settings.landing_prefix):
-        if feed.subject == erasure.subject:
-            _TopicErasure(settings, writers, feed).record([erasure], now=now)
+        concerned = [erasure for erasure in erasures if erasure.subject == feed.subject]
+        _TopicErasure(settings, writers, feed).record(concerned, now=now)
 
 
 def erases_landed(
@@ -194,8 +195,7 @@ class _TopicErasure:
         """Record the requests of erasures."""
         if erasures:
             cut = cut_of(self.settings, self.writers[0].manifest, self.topic)
-            for request in self._requests_to_record(erasures, cut):
-                self.state.request_deletion(request, now=now)
+            self.state.request_deletions(self.topic, self._requests_to_record(erasures, cut), now=now)
             reach("erasing-requested")
 
     def scrub(self, *, patience: timedelta) -> LandedErasure:
@@ -276,9 +276,12 @@ class _TopicErasure:
             if not has_more or not recorded:
                 break
             time.sleep(_PAUSE_SECONDS)  # a zone that is tailed has written them by then
+        of_hash: defaultdict[str, list[DeletionRequest]] = defaultdict(list)
+        for found in recorded:
+            of_hash[found.id_hash].append(found)
         for erasure in erasures:
             request = replace(_request(self.topic, erasure), cut=cut)
-            earlier = [found for found in recorded if found.id_hash == request.id_hash]
+            earlier = of_hash.get(request.id_hash, [])
             if any(found.sent_through >= request.sent_through for found in earlier):
                 continue
             if not earlier or has_more or self._has_records_since(earlier, request, read):

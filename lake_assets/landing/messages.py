@@ -34,7 +34,7 @@ from lake_assets.errors import ConfigurationError, UsageError, suggestion
 from lake_assets.incremental.declaration import Pipeline, RawTable, Topic
 from lake_assets.landing.cutover import Policy, effective
 from lake_assets.landing.records import DistinctId, Record, Tally, mentions
-from lake_assets.landing.state import DeletionRequest
+from lake_assets.landing.state import DeletionRequest, Deletions
 
 HEARTBEAT = "lake-heartbeat"
 TOO_LARGE = "too large"
@@ -263,6 +263,10 @@ def sent_at(record: Record) -> int:
     return record.timestamp
 
 
+def _groups(requests: Sequence[DeletionRequest]) -> list[tuple[DeletionRequest, frozenset[str]]]:
+    return (requests if isinstance(requests, Deletions) else Deletions(requests)).groups
+
+
 @dataclass(frozen=True)
 class Scrub:
     """The rules by which a deletion request applies to a record.
@@ -280,25 +284,28 @@ class Scrub:
     def is_named(self, record: Record, requests: Sequence[DeletionRequest]) -> bool:
         """Return whether a request that covers a record names its distinct id."""
         # Of new records most requests are excluded by offset and timestamp, before anything is decoded.
-        possible = [request for request in requests if request.cut is None or request.covers(record, self.sent)]
+        groups = _groups(requests)
+        possible = [(one, ids) for one, ids in groups if one.cut is None or one.covers(record, self.sent)]
         distinct_id = self.distinct_id(record) if possible else None
         if distinct_id is None:
             return False
         id_hash = self.hashed(distinct_id)
-        return any(request.id_hash == id_hash and request.covers(record, self.sent) for request in possible)
+        return any(id_hash in ids and one.covers(record, self.sent) for one, ids in possible)
 
     def is_mentioned(self, record: Record, requests: Sequence[DeletionRequest]) -> bool:
         """Return whether a request that covers a dead letter names an id that it mentions."""
-        eligible = {request.id_hash for request in requests if request.covers(record, sent_at)}
+        eligible = [ids for one, ids in _groups(requests) if one.covers(record, sent_at)]
         if not eligible:
             return False
-        return not eligible.isdisjoint(map(self.hashed, mentions(record)))
+        mentioned = set(map(self.hashed, mentions(record)))
+        return any(not ids.isdisjoint(mentioned) for ids in eligible)
 
     def kept(
         self, records: Iterable[Record], requests: Sequence[DeletionRequest], removed: Tally, *, dead_letters: bool
     ) -> Iterator[Record]:
         """Yield the records that no request deletes; `removed` counts the others."""
         is_deleted = self.is_mentioned if dead_letters else self.is_named
+        requests = Deletions(requests)
         for record in records:
             if is_deleted(record, requests):
                 removed.add(record)

@@ -33,6 +33,7 @@ import json
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from datetime import datetime
+from functools import cached_property
 from operator import attrgetter, itemgetter
 from typing import Any
 from uuid import uuid4
@@ -102,6 +103,19 @@ class DeletionRequest:
         if self.cut is None:
             return happened(record) <= self.sent_through
         return record.offset < self.cut.get(record.partition, 0) or record.timestamp <= self.sent_through
+
+
+class Deletions(tuple[DeletionRequest, ...]):
+    """Deletion requests of a topic, to be looked up for many records: an erasure may make thousands at once."""
+
+    @cached_property
+    def groups(self) -> list[tuple[DeletionRequest, frozenset[str]]]:
+        """Of each group of requests that cover the same records: one of them, and the hashes of all their ids."""
+        found: dict[object, list[DeletionRequest]] = {}
+        for request in self:
+            cut = None if request.cut is None else tuple(sorted(request.cut.items()))
+            found.setdefault((request.sent_through, cut), []).append(request)
+        return [(group[0], frozenset(each.id_hash for each in group)) for group in found.values()]
 
 
 @dataclass(frozen=True)
@@ -205,27 +219,31 @@ class SharedState:
         ((last,),) = self.manifest.rows(query)
         return 0 if last is None else int(last) + 2
 
-    def request_deletion(self, request: DeletionRequest, *, now: datetime) -> DeletionRequest:
-        """Record a deletion request; return the recorded one of its id: the first one counts.
+    def request_deletions(self, topic: str, requests: Iterable[DeletionRequest], *, now: datetime) -> None:
+        """Record deletion requests of a topic, all at once. Of requests with one request id, the first one counts.
 
         Raises:
-            UsageError: The request reaches into the future, or its id belongs to a request for another distinct id.
+            UsageError: A request reaches into the future, or its id belongs to a request for another distinct id.
         """
-        if request.sent_through > milliseconds(now):
-            raise UsageError(
-                f"Deletion request {request.request_id} is of {request.sent_through} ms since 1970, "
-                f"and now it is {milliseconds(now)}.",
-                remedy="Request records sent by now at the latest; otherwise a lagging zone could not agree.",
-            )
-        cut = None if request.cut is None else json.dumps(with_text_keys(request.cut))
-        self.manifest.issue(Command("deletion", request.topic, {**vars(request), "cut": cut}))
-        (existing,) = (found for found in self.deletions(request.topic) if found.request_id == request.request_id)
-        if existing.id_hash != request.id_hash:
-            raise UsageError(
-                f"Deletion request {request.request_id} of {request.topic} is recorded for another id.",
-                remedy="Give each request an id of its own.",
-            )
-        return existing
+        wanted = list(requests)
+        commands = []
+        for request in wanted:
+            if request.sent_through > milliseconds(now):
+                raise UsageError(
+                    f"Deletion request {request.request_id} is of {request.sent_through} ms since 1970, "
+                    f"and now it is {milliseconds(now)}.",
+                    remedy="Request records sent by now at the latest; otherwise a lagging zone could not agree.",
+                )
+            cut = None if request.cut is None else json.dumps(with_text_keys(request.cut))
+            commands.append(Command("deletion", topic, {**vars(request), "cut": cut}))
+        self.manifest.issue(*commands)
+        hashes = {found.request_id: found.id_hash for found in self.deletions(topic)}
+        for request in wanted:
+            if hashes[request.request_id] != request.id_hash:
+                raise UsageError(
+                    f"Deletion request {request.request_id} of {topic} is recorded for another id.",
+                    remedy="Give each request an id of its own.",
+                )
 
     def deletions(self, topic: str) -> list[DeletionRequest]:
         """Return all deletion requests of a topic, ordered by id."""

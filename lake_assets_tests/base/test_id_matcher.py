@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
-import pytest
+import re
 
-from lake_assets.base.id_matcher import IdMatcher
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from lake_assets.base.id_matcher import IdMatcher, Words
 
 
 @pytest.mark.parametrize(
@@ -25,3 +29,13 @@ from lake_assets.base.id_matcher import IdMatcher
 )
 def test_occurrences_are_counted(value: object, occurrences: int) -> None:
     assert IdMatcher("a1").in_value(value) == occurrences
+
+
+SIGNS = "ab1_-é .]^"
+
+
+@given(st.lists(st.text(SIGNS, min_size=1, max_size=4), max_size=6), st.text(SIGNS, max_size=12))
+def test_any_number_of_ids_is_found_as_one_pattern_finds_them(ids: list[str], text: str) -> None:
+    longest_first = sorted(map(re.escape, ids), key=len, reverse=True)
+    pattern = re.compile(rf"(?<![\w-])(?:{'|'.join(longest_first)})(?![\w-])")
+    assert Words(*ids).count(text) == (len(pattern.findall(text)) if ids else 0)

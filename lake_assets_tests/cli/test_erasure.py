@@ -19,6 +19,7 @@ from lake_assets.errors import ErasureStopped
 from lake_assets.incremental.engine.engine import utc_now
 from lake_assets.incremental.engine.erasures import Erasures
 from lake_assets.landing.records import Record, Shard
+from lake_assets.landing.state import SharedState
 from lake_assets.settings import Settings, settings
 from lake_assets_tests.incremental.scenario import landed
 from lake_assets_tests.landing.scenario import TOPIC, Landed
@@ -92,9 +93,12 @@ def test_who_is_erased_was_everywhere_and_is_nowhere(opened: Settings, catalog: 
         *((f"{served}, served", "segment", by) for by in ("main", "history")),
     }
 
+    listed = tmp_path / "ids.txt"
+    listed.write_text(GONE)
     with pytest.raises(ErasureStopped, match="zone a stay") as stopped:
-        lake("erase", "account", GONE)
+        lake("erase", "account", "--from", str(listed))
     assert [e.state for e in Erasures(catalog).rows()] == ["requested"]
+    assert len(SharedState(zones.writers["a"].manifest).deletions(TOPIC)) == 1
     land(zones, 0, GONE, "b", only="b")
     done = lake.read("erase", "account", GONE)
     assert [e.state for e in Erasures(catalog).rows()] == ["done"]

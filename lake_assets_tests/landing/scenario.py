@@ -109,7 +109,7 @@ class Landed:
 
     def ask(self, person: str, request_id: str, sent_through: int) -> None:
         request = DeletionRequest(request_id, TOPIC, BY.hashed(person), sent_through)
-        SharedState(self.manifest).request_deletion(request, now=self.clock)
+        SharedState(self.manifest).request_deletions(TOPIC, [request], now=self.clock)
 
     def run(self, operation: str, zone: str) -> None:
         """An operation in a zone, as far as it goes."""

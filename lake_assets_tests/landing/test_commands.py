@@ -162,7 +162,7 @@ class Order:
         """Of an account, what was sent by now; both zones are scrubbed, as far as they are there."""
         account, cut = f"account{self.chance.randrange(4)}", dict(self.sent)
         request = DeletionRequest(f"r{len(self.erased)}", TOPIC, BY.hashed(account), -1, cut)
-        SharedState(self.landed.writers[zone].manifest).request_deletion(request, now=self.landed.clock)
+        SharedState(self.landed.writers[zone].manifest).request_deletions(TOPIC, [request], now=self.landed.clock)
         self.erased.append((account, cut))
         for each in self.landed.zones:
             self.scrub_all(each)

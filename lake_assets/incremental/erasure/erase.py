@@ -18,7 +18,6 @@ The steps run in this order. Each can be repeated, so calling an erasure again f
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
@@ -33,9 +32,10 @@ from pyiceberg.expressions import And, EqualTo, In, NotNull
 from pyiceberg.table import Table
 from pyiceberg.table.snapshots import Operation
 
+from lake_assets.base.columns import table_in_sql
 from lake_assets.base.failpoints import reach
 from lake_assets.base.hours import hour_of
-from lake_assets.base.id_matcher import IdMatcher, id_pattern
+from lake_assets.base.id_matcher import IdMatcher, Words
 from lake_assets.errors import ErasureStopped, UsageError
 from lake_assets.incremental.declaration import Subject, Target
 from lake_assets.incremental.engine import iceberg, publish
@@ -234,19 +234,19 @@ def redact_audit_samples(catalog: Catalog, ids: Collection[str]) -> int:
     Returns:
         How many rows of `etl.session` mentioned it.
     """
-    by_process, pattern = itemgetter("process_name"), id_pattern(*ids)
+    by_process, words = itemgetter("process_name"), Words(*ids)
     for attempt in iceberg.retrying():
         with attempt:
             table = iceberg.load(catalog, session_table(catalog))
             rows = table.scan(NotNull("audits")).to_arrow()  # type: ignore[call-arg, arg-type]
             stored = rows.to_pylist()
-            mentioning = [row for row in stored if _mentions(row["audits"], pattern)]
+            mentioning = [row for row in stored if _mentions(row["audits"], words)]
             moves = {_move(row) for row in mentioning}
             # A session that an audit stopped has the number of the next one.
             rewritten = [row for row in stored if _move(row) in moves]
             with table.transaction() as transaction:
                 for process, group in groupby(sorted(rewritten, key=by_process), key=by_process):
-                    redacted = [_redacted(row, pattern) for row in group]
+                    redacted = [_redacted(row, words) for row in group]
                     revisions = {row["revision"] for row in redacted}
                     same_rows = And(
                         EqualTo("process_name", process),  # type: ignore[call-arg, arg-type]
@@ -262,15 +262,15 @@ def _move(row: dict[str, Any]) -> tuple[str, int]:
     return row["process_name"], row["revision"]
 
 
-def _mentions(audits: str | None, pattern: re.Pattern[str]) -> bool:
+def _mentions(audits: str | None, words: Words) -> bool:
     keys = [key for audit in json.loads(audits or "[]") for key in audit["sample"]]
-    return any(pattern.search(key) for key in keys)
+    return any(words.count(key) for key in keys)
 
 
-def _redacted(row: dict[str, Any], pattern: re.Pattern[str]) -> dict[str, Any]:
+def _redacted(row: dict[str, Any], words: Words) -> dict[str, Any]:
     audits = json.loads(row["audits"])
     for audit in audits:
-        audit["sample"] = [ERASED if pattern.search(key) else key for key in audit["sample"]]
+        audit["sample"] = [ERASED if words.count(key) else key for key in audit["sample"]]
     return row | {"audits": json.dumps(audits, ensure_ascii=False, separators=(",", ":"))}
 
 
@@ -484,7 +484,8 @@ def _delete_rows_that_came(engine: Engine, subject: Subject, ids: Collection[str
 def _rewrite_without_delete_files(engine: Engine, table: str) -> None:
     """Rewrite data files without the rows that delete files hide, and drop the delete files: both may hold the id."""
     options = "map('delete-file-threshold', '1', 'remove-dangling-deletes', 'true')"
-    engine.open_spark().sql(f"CALL lake.system.rewrite_data_files(table => '{table}', options => {options})").collect()
+    sql = f"CALL lake.system.rewrite_data_files(table => '{table_in_sql(table)}', options => {options})"
+    engine.open_spark().sql(sql).collect()
 
 
 def _bring_targets_up_to_date(engine: Engine) -> None:
@@ -575,7 +576,7 @@ def _is_gone_from_refs(engine: Engine, subject: Subject, ids: Collection[str], n
             kind = ref.snapshot_ref_type.value
             raise ErasureStopped(
                 f"{name} still holds the {subject.name} in the {kind} {ref_name}.",
-                remedy=f"ALTER TABLE lake.{name} DROP {kind.upper()} `{ref_name}`, and erase again.",
+                remedy=f"ALTER TABLE {table_in_sql(name)} DROP {kind.upper()} `{ref_name}`, and erase again.",
             )
     return True
 
