@@ -501,7 +501,7 @@ class World:
         through = int(self.now.timestamp() * 1000) - self.chance.choice([0, 60_000, 600_000])
         request = DeletionRequest(f"r{len(self.requests)}", topic, f"hash of {person}", through, cut)
         self.note("ask", topic[-1], person, cut)
-        SharedState(manifest).request_deletion(request, now=self.now)
+        SharedState(manifest).request_deletions(request.topic, [request], now=self.now)
         self.requests.append(request)
 
     def scrub(self) -> None:
