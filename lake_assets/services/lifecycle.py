@@ -484,7 +484,8 @@ def _choose_ports(settings: Settings, report: Report) -> Mapping[str, int]:
 def _stop_all(home: Path, report: Report) -> bool:
     """Stop every process of the home and remove its records. Return whether any process was found."""
     found = addresses.processes_of(home)
-    addresses.remove_records(home)  # first: the guard starts nothing without them
+    with suppress(OSError):  # a disk that cannot be written must not keep them running; it is told below
+        addresses.remove_records(home)  # first: the guard starts nothing without them
     if found:
         report(f"Stopping {len(found)} processes ...")
         process = addresses.process_of(home, supervisor.NAME)

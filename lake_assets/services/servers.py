@@ -27,6 +27,7 @@ from lake_assets.connections.addresses import (
     dagster_folder,
     kafka_login,
     kafka_password,
+    run_folder,
     spark_token,
     zookeeper_password,
 )
@@ -296,19 +297,25 @@ def spark(settings: Settings, port: int) -> Service:
     It has no catalog of its own: every session configures one, so one server can be used with several homes. It
     requires the token of its home, if that has one: see `create_spark_token`.
 
+    Its temporary files are in the home. A server that was killed leaves them, and the next one removes them.
+
     Args:
         settings: Memory, jars and Java options of the server, and its home.
         port: Port on loopback.
     """
+    temporary = run_folder(settings.home) / "spark"
+    options = f"{shlex.quote(f'-Djava.io.tmpdir={temporary}')} {settings.spark_java_options}"
     conf = {
         "spark.connect.grpc.binding.address": "127.0.0.1",
-        **jvm_conf(settings),
+        **jvm_conf(settings.model_copy(update={"spark_java_options": options})),
         "spark.connect.grpc.binding.port": str(port),
     }
     submit = str(spark_home() / "bin" / "spark-submit")
+    empty = f"rm -rf {shlex.quote(str(temporary))} && mkdir -p {shlex.quote(str(temporary))}"
+    serve = shlex.join((submit, "--class", SPARK_MAIN, *conf_options(conf), "spark-internal"))
     return Service(
         name="spark",
-        command=(submit, "--class", SPARK_MAIN, *conf_options(conf), "spark-internal"),
+        command=("sh", "-c", f"{empty} && exec {serve}"),
         home=settings.home,
         port=port,
         environment={**spark_environment(), **_token(settings.home)},

@@ -270,7 +270,7 @@ def uninterrupted() -> Iterator[None]:
         yield
     finally:
         for kind, handler in before:
-            signal.signal(kind, handler)
+            signal.signal(kind, signal.SIG_DFL if handler is None else handler)
 
 
 def _stop_group(process: subprocess.Popen[bytes]) -> None:

@@ -408,7 +408,8 @@ def test_spark_that_says_no(lake_without_spark: LakeDoor, tmp_path_factory: pyte
     lake.declare_in_python(FAILING_IN_SPARK)
     lake("init", PLAY="")
     lake("land", "raw.payments", lake.write("rows.csv", VISITS), "--through", "2026-01-01-02:00", PLAY="")
-    with SparkOfItsOwn(tmp_path_factory.mktemp("spark")) as spark:
+    server = tmp_path_factory.mktemp("spark")
+    with SparkOfItsOwn(server) as spark:
         lake.environment["LAKE_SPARK_REMOTE"] = spark.address
 
         def play(name: str) -> tuple[str, str]:
@@ -430,6 +431,7 @@ def test_spark_that_says_no(lake_without_spark: LakeDoor, tmp_path_factory: pyte
         _is_one_of(said(lake.refused("catch-up", PLAY="")), NO_SERVER)
         spark.start_again()
         lake("catch-up", PLAY="")
+        assert len([*server.glob("run/spark/blockmgr-*")]) == 1, "those of the killed ones are gone"
     assert lake.values("core.payment_fact", "payment_id") == ["p1", "p2"]
 
 
@@ -438,6 +440,9 @@ def test_spark_that_says_no(lake_without_spark: LakeDoor, tmp_path_factory: pyte
 def test_a_spark_in_the_process_that_ends(lake_without_spark: LakeDoor) -> None:
     """The text of an error asks the Java process, which is gone."""
     lake = lake_without_spark
+    lake.environment["LAKE_SPARK_JAVA_OPTIONS"] = (
+        f"-Djava.io.tmpdir={lake.folder}"  # a process that is killed leaves it
+    )
     lake.declare_in_python(FAILING_IN_SPARK)
     lake("init", PLAY="")
     lake("land", "raw.payments", lake.write("rows.csv", VISITS), "--through", "2026-01-01-02:00", PLAY="")

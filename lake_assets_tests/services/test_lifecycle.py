@@ -100,6 +100,7 @@ def test_the_whole_life_of_the_services(bare_home: Settings) -> None:
     assert addresses.kafka_address(bare_home) == f"127.0.0.1:{found['kafka'].port}"
     session = open_spark(bare_home)
     assert session.range(3).count() == 3
+    assert len([*addresses.run_folder(bare_home.home).glob("spark/blockmgr-*")]) == 1
     session.stop()
     assert addresses_listened_to(bare_home) <= {"127.0.0.1", "::1", "::ffff:127.0.0.1"}
 
