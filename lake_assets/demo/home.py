@@ -143,7 +143,7 @@ def _write_settings(found: Settings, patience: int, more: Mapping[str, str]) -> 
 def _clear(found: Settings) -> None:
     for name in CLEARED_FOLDERS:
         shutil.rmtree(found.home / name, ignore_errors=True)
-    for pattern in ("catalog.db*", "landing.db*", "*.html", TABLES_FILE):
+    for pattern in ("*.db*", "*.html", TABLES_FILE):
         for file in found.home.glob(pattern):
             file.unlink()
 

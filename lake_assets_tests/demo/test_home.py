@@ -54,11 +54,13 @@ def test_tables_that_no_demo_made_are_refused_and_stay(home: Path) -> None:
 
 
 def test_the_data_of_the_last_demo_is_cleared_and_jars_stay(home: Path) -> None:
-    prepare_home()
+    found = prepare_home()
     for folder in ("warehouse", "landing", "jars"):
         (home / folder).mkdir()
         (home / folder / "file").write_text("content")
-    (home / "catalog.db").write_text("tables")
+    addresses = [found.catalog_address, *map(found.landing_manifest_address, ("a", "b"))]
+    for address in addresses:
+        Path(address.removeprefix("sqlite:///")).write_text("tables")
     prepare_home()
     assert sorted(file.name for file in home.iterdir() if file.name != "run") == ["demo", "jars", "lake.env"]
 
