@@ -1,7 +1,7 @@
 """Zones at their own speeds, with restarts, and everything done to their files in any order: never a false alarm.
 
-LAKE_TEST_LANDING_SCHEDULES says how many schedules are played; each is made of its number alone. `kafka_schedule` has
-those on a Kafka.
+LAKE_TEST_LANDING_SCHEDULES says how many schedules are played; each is made of its number alone. `kafka_schedule` is a
+program that plays others on a Kafka.
 """
 
 from __future__ import annotations
@@ -12,8 +12,6 @@ from datetime import timedelta
 from itertools import groupby
 from pathlib import Path
 
-import pytest
-
 from lake_assets.errors import FilesDiffer
 from lake_assets.landing.coverage import Cover, ready_ends
 from lake_assets.landing.cutover import Policy, cut
@@ -23,7 +21,6 @@ from lake_assets.landing.manifest import ALL_STAGES
 from lake_assets.landing.records import Record
 from lake_assets.landing.zones import ZoneWriter
 from lake_assets.settings import Settings
-from lake_assets_tests.landing.kafka_schedule import play
 from lake_assets_tests.landing.made import key_of
 from lake_assets_tests.landing.scenario import BY, DEADLINE, OPERATIONS, WHOLE, Landed, sent
 
@@ -117,9 +114,3 @@ def test_no_schedule_raises_an_alarm_and_all_end_in_the_same_files(tmp_path: Pat
         schedule.landed.assert_equal()
         for zone in "ab":
             assert schedule.landed.records(zone) == schedule.expected(), f"schedule {number}, zone {zone}"
-
-
-@pytest.mark.journey
-@pytest.mark.parametrize("seed", range(SCHEDULES))
-def test_zones_on_a_kafka_hold_and_load_all_that_was_sent_once(tmp_path: Path, kafka: str, seed: int) -> None:
-    play(Settings(home=tmp_path), kafka, seed)
