@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -151,6 +152,21 @@ def failure_of(table: str, error: Exception) -> ErrorText:
     if table in text.problem or is_machines_fault(error):
         return text
     return ErrorText(f"{table}: {text.problem}", text.remedy)
+
+
+@contextmanager
+def kept_failure(failures: list[ErrorText], table: str, *, alone: bool = False) -> Iterator[None]:
+    """Add the failure of a table to a list, so that the other tables go on.
+
+    Args:
+        alone: Whether there is no other: its failure is raised. So is a fault of the machine, which all would meet.
+    """
+    try:
+        yield
+    except Exception as error:  # also of the user's code
+        if alone or is_machines_fault(error):
+            raise
+        failures.append(failure_of(table, error))
 
 
 def has_details(error: BaseException) -> bool:

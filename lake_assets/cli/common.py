@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from dotenv import dotenv_values
 
-from lake_assets.base.described import describe, failure_of, has_details, is_machines_fault
+from lake_assets.base.described import describe, has_details
 from lake_assets.connections.addresses import RESTORING_FOLDER
 from lake_assets.connections.catalog import check_home
 from lake_assets.errors import ErrorText, StoredStateError, UsageError
@@ -76,25 +76,10 @@ def show_log(path: Path | None) -> None:
         typer.secho(f"  Details: {path}", dim=True, err=True)
 
 
-def show_failures(failures: Iterable[str]) -> None:
+def show_failures(failures: Iterable[object]) -> None:
     """Print the failures of targets, two lines each, and a text that several targets have once."""
-    for text in dict.fromkeys(failures):
+    for text in dict.fromkeys(map(str, failures)):
         typer.echo(f"Error: {text}", err=True)
-
-
-@contextmanager
-def kept_failure(failures: list[str], table: str, *, alone: bool = False) -> Iterator[None]:
-    """Add the failure of a table to a list, so that the other tables go on.
-
-    Args:
-        alone: Whether there is no other: its failure is raised. So is a fault of the machine, which all would meet.
-    """
-    try:
-        yield
-    except Exception as error:  # also of the user's code
-        if alone or is_machines_fault(error):
-            raise
-        failures.append(str(failure_of(table, error)))
 
 
 def show_warning(text: ErrorText) -> None:

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from lake_assets.cli.common import AsJson, create_tables, kept_failure, open_engine, past_hour, show_failures
+from lake_assets.base.described import kept_failure
+from lake_assets.cli.common import AsJson, create_tables, open_engine, past_hour, show_failures
 from lake_assets.cli.render import (
     Column,
     Part,
@@ -67,7 +68,7 @@ def migrate(
 
     engine = open_engine()
     found: list[Migration] = []
-    failures: list[str] = []
+    failures: list[ErrorText] = []
     wanted = _named(engine.pipeline, names or (), drop or ())
     for declared in wanted:
         with kept_failure(failures, declared.table, alone=len(wanted) == 1):
@@ -308,7 +309,7 @@ def init() -> None:
     wrong += [*damaged, *existing_problems(engine.catalog, engine.pipeline)]
     readable = [target for target in engine.pipeline.in_order() if target.table not in {each.table for each in damaged}]
     wrong += [problem for target in readable if (problem := engine.problem(target)) is not None]
-    show_failures(map(str, wrong))
+    show_failures(wrong)
     if wrong:
         raise typer.Exit(1)
 
@@ -408,7 +409,7 @@ def maintain(
     engine = maintainer.engine
     wanted = [maintainer.table(name) for name in names or tables_of(engine.pipeline, engine.catalog.properties)]
     done: list[MaintenanceReport] = []
-    failures: list[str] = []
+    failures: list[ErrorText] = []
     for table in progress("maintaining")(wanted):
         with kept_failure(failures, table, alone=len(wanted) == 1):
             done.append(maintainer.maintain(table, dry_run=dry_run))

@@ -14,12 +14,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from lake_assets.base.described import has_details
+from lake_assets.base.described import has_details, kept_failure
 from lake_assets.cli.common import (
     AsJson,
     Hour,
     TargetName,
-    kept_failure,
     log_error,
     open_engine,
     past_hour,
@@ -27,7 +26,7 @@ from lake_assets.cli.common import (
     show_log,
 )
 from lake_assets.cli.render import print_json, render, show
-from lake_assets.errors import UsageError
+from lake_assets.errors import ErrorText, UsageError
 from lake_assets.settings import settings
 
 if TYPE_CHECKING:
@@ -306,7 +305,7 @@ def verify(
     day = datetime.now(UTC).date().toordinal()
     limit = settings().verify_hours
     results: list[Verification] = []
-    failures: list[str] = []
+    failures: list[ErrorText] = []
     for each in targets:
         with kept_failure(failures, each.table, alone=target is not None):
             results.append(verify_hours(engine, each, day=day, limit=limit, wanted=wanted))

@@ -19,7 +19,7 @@ from types import ModuleType, TracebackType
 from typing import TYPE_CHECKING
 
 from lake_assets.base.hours import parse_hour
-from lake_assets.errors import ConfigurationError, LakeError, first_line, text_of
+from lake_assets.errors import ConfigurationError, ErrorText, LakeError, first_line, text_of
 from lake_assets.incremental.declaration import Broken, Pipeline
 from lake_assets.incremental.engine.user_code import user_line
 from lake_assets.settings import is_path, pipeline_names
@@ -339,20 +339,16 @@ class Lake:
         Returns:
             One comparison for each target.
         """
-        from lake_assets.base.described import failure_of, is_machines_fault
+        from lake_assets.base.described import kept_failure
         from lake_assets.incremental.operations.verify import Comparison, compare
 
         self._engine.open_spark()  # without one, this fails before any table is read
-        if target is not None:
-            return [compare(self._engine, self.pipeline.target(target))]
         found = []
-        for each in self.pipeline.in_order():
-            try:
+        for each in self._targets(target):
+            failures: list[ErrorText] = []
+            with kept_failure(failures, each.table, alone=target is not None):
                 found.append(compare(self._engine, each))
-            except Exception as error:  # also of the user's code: the other targets go on
-                if is_machines_fault(error):
-                    raise
-                found.append(Comparison(each.table, failure=str(failure_of(each.table, error))))
+            found += [Comparison(each.table, failure=str(text)) for text in failures]
         return found
 
     def sessions(self, target: str, *, newest: int | None = None) -> list[SessionRecord]:

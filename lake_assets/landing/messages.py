@@ -263,8 +263,8 @@ def sent_at(record: Record) -> int:
     return record.timestamp
 
 
-def _groups(requests: Sequence[DeletionRequest]) -> list[tuple[DeletionRequest, frozenset[str]]]:
-    return (requests if isinstance(requests, Deletions) else Deletions(requests)).groups
+def _grouped(requests: Sequence[DeletionRequest]) -> Deletions:
+    return requests if isinstance(requests, Deletions) else Deletions(requests)
 
 
 @dataclass(frozen=True)
@@ -284,7 +284,7 @@ class Scrub:
     def is_named(self, record: Record, requests: Sequence[DeletionRequest]) -> bool:
         """Return whether a request that covers a record names its distinct id."""
         # Of new records most requests are excluded by offset and timestamp, before anything is decoded.
-        groups = _groups(requests)
+        groups = _grouped(requests).groups
         possible = [(one, ids) for one, ids in groups if one.cut is None or one.covers(record, self.sent)]
         distinct_id = self.distinct_id(record) if possible else None
         if distinct_id is None:
@@ -294,7 +294,7 @@ class Scrub:
 
     def is_mentioned(self, record: Record, requests: Sequence[DeletionRequest]) -> bool:
         """Return whether a request that covers a dead letter names an id that it mentions."""
-        eligible = [ids for one, ids in _groups(requests) if one.covers(record, sent_at)]
+        eligible = [ids for one, ids in _grouped(requests).groups if one.covers(record, sent_at)]
         if not eligible:
             return False
         mentioned = set(map(self.hashed, mentions(record)))
@@ -305,7 +305,7 @@ class Scrub:
     ) -> Iterator[Record]:
         """Yield the records that no request deletes; `removed` counts the others."""
         is_deleted = self.is_mentioned if dead_letters else self.is_named
-        requests = Deletions(requests)
+        requests = _grouped(requests)
         for record in records:
             if is_deleted(record, requests):
                 removed.add(record)

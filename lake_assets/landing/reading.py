@@ -12,7 +12,7 @@ from lake_assets.landing.files import ZONES, Zone, sound_records, zone_of
 from lake_assets.landing.manifest import files_of, has_landed, open_manifest
 from lake_assets.landing.messages import feed_of, feeds
 from lake_assets.landing.records import DataFile, Record, identity_of
-from lake_assets.landing.state import Deletions, SharedState
+from lake_assets.landing.state import SharedState
 from lake_assets.landing.tail import open_records
 from lake_assets.landing.zone_tailer import scrub_by
 
@@ -58,7 +58,7 @@ def rows_of(settings: Settings, pipeline: Pipeline, topic: str, *, open: bool = 
         place = record.partition, record.offset
         if record.offset >= ends[record.partition] and not feed.flaw_of(record, policies[record.partition]):
             fresh[place] = record
-    scrub, requests = scrub_by(settings, feed), Deletions(state.deletions(topic))
+    scrub, requests = scrub_by(settings, feed), state.deletions(topic)
     found = []
     for place, record in sorted({**closed, **fresh}.items()):
         row = feed.parse_landed(record.value)

@@ -105,8 +105,11 @@ class DeletionRequest:
         return record.offset < self.cut.get(record.partition, 0) or record.timestamp <= self.sent_through
 
 
-class Deletions(tuple[DeletionRequest, ...]):
-    """Deletion requests of a topic, to be looked up for many records: an erasure may make thousands at once."""
+class Deletions(list[DeletionRequest]):
+    """Deletion requests of a topic, to be looked up for many records: an erasure may make thousands at once.
+
+    Not to be changed: their groups are made once.
+    """
 
     @cached_property
     def groups(self) -> list[tuple[DeletionRequest, frozenset[str]]]:
@@ -245,13 +248,13 @@ class SharedState:
                     remedy="Give each request an id of its own.",
                 )
 
-    def deletions(self, topic: str) -> list[DeletionRequest]:
+    def deletions(self, topic: str) -> Deletions:
         """Return all deletion requests of a topic, ordered by id."""
-        found = []
+        found: list[DeletionRequest] = []
         for body in self.manifest.commands("deletion", topic):
             cut: dict[int, int] | None = with_number_keys(json.loads(body["cut"])) if body.get("cut") else None
             found.append(DeletionRequest(body["request_id"], topic, body["id_hash"], body["sent_through"], cut))
-        return sorted(found, key=attrgetter("request_id"))
+        return Deletions(sorted(found, key=attrgetter("request_id")))
 
     def rounds(self, shard: Shard) -> list[Round]:
         """Return the rounds of a shard, in order."""

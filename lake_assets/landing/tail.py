@@ -58,7 +58,7 @@ from lake_assets.landing.files import OPEN, Draft, Zone
 from lake_assets.landing.kafka import Place, Reader
 from lake_assets.landing.messages import Feed, Scrub, heartbeat_of
 from lake_assets.landing.records import DataFile, Record, Shard, Tally, checksum, offsets
-from lake_assets.landing.state import DeletionRequest, Deletions, Epoch, IdleSpan, SharedState
+from lake_assets.landing.state import DeletionRequest, Epoch, IdleSpan, SharedState
 from lake_assets.landing.zones import ZoneWriter
 
 
@@ -444,7 +444,6 @@ def whole_open_files(zone: Zone, topic: str, topic_id: str) -> Iterator[tuple[in
 
 def holding(zone: Zone, topic: str, scrub: Scrub, requests: Sequence[DeletionRequest]) -> list[str]:
     """Return the names of the open files of a topic in a zone that hold a record that a request deletes."""
-    requests = Deletions(requests)
 
     def is_deleted(record: Record) -> bool:
         makes_row = scrub.distinct_id(record) is not None
@@ -531,7 +530,6 @@ class OpenFiles:
     ) -> list[Record]:
         if not requests:
             return [record for record, _ in messages]
-        requests = Deletions(requests)
         rules = [self.scrubs[topic].rule_for(dead_letters=dead_letters) for dead_letters in (False, True)]
         return [record for record, is_dead in messages if not rules[is_dead](record, requests)]
 

@@ -484,7 +484,7 @@ def _choose_ports(settings: Settings, report: Report) -> Mapping[str, int]:
 def _stop_all(home: Path, report: Report) -> bool:
     """Stop every process of the home and remove its records. Return whether any process was found."""
     found = addresses.processes_of(home)
-    with suppress(OSError):  # a disk that cannot be written must not keep them running; it is told below
+    with suppress(OSError):  # if the disk cannot be written, they end all the same, and the removal below fails
         addresses.remove_records(home)  # first: the guard starts nothing without them
     if found:
         report(f"Stopping {len(found)} processes ...")

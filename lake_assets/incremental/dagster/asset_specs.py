@@ -45,13 +45,17 @@ def asset_key(table: str) -> dg.AssetKey:
 
 
 def _accepted(part: str) -> str:
-    found = re.sub(r"[^A-Za-z0-9_]", "_", part)  # Dagster takes a hyphen, but for the same as _
+    found = _plain(part)
     return found if found == part else f"{found}_{hashlib.sha256(part.encode()).hexdigest()[:8]}"
 
 
 def _group(table: str) -> str:
     """Return the group of a table: its namespace, with `_` in place of all that no group may have."""
-    return re.sub(r"[^A-Za-z0-9_]", "_", table.rpartition(".")[0])
+    return _plain(table.rpartition(".")[0])
+
+
+def _plain(text: str) -> str:
+    return re.sub(r"[^A-Za-z0-9_]", "_", text)  # Dagster takes a hyphen, but for the same as _
 
 
 def partitions_of(grain: Grain, start: str, end: str | None, now: datetime) -> dg.TimeWindowPartitionsDefinition:

@@ -43,7 +43,7 @@ from pyiceberg.types import (
 )
 
 from lake_assets.base.columns import ELEMENT, PREFIX, is_own, quoted, table_in_sql
-from lake_assets.base.described import failure_of, is_machines_fault
+from lake_assets.base.described import kept_failure
 from lake_assets.base.hours import hour_key
 from lake_assets.base.sql_text import names_in_sql
 from lake_assets.errors import (
@@ -658,14 +658,10 @@ def existing_problems(catalog: Catalog, pipeline: Pipeline) -> list[ErrorText]:
             loads = existing.setdefault(source.table, [])
             loads.append(partial(load_source, catalog, pipeline, source, reader=target))
     for name, loads in existing.items():
-        try:
+        with kept_failure(found, name):
             for load in loads:
                 table = load()
             check_files(table, name, table.metadata.current_snapshot_id)
-        except Exception as error:  # also of a library that reads the files: the others are checked
-            if is_machines_fault(error):
-                raise
-            found.append(failure_of(name, error))
     return found
 
 

@@ -14,7 +14,7 @@ import pytest
 
 from lake_assets.base.hours import hour_key
 from lake_assets.demo.membership_simulator import bad_batch, land, repair, worked_example
-from lake_assets.incremental.declaration import Sequential, SessionContext, Source, Stateless, incremental_asset
+from lake_assets.incremental.declaration import Sequential, SessionContext
 from lake_assets.incremental.engine.engine import Engine, utc_now
 from lake_assets.incremental.engine.model import Committed, PlanningInput, SessionReport
 from lake_assets.membership import PIPELINE
@@ -171,30 +171,23 @@ def test_hours_that_were_built_outside_dagster_are_marked_once(
     assert not daemon.tick("signup_fact_sensor").asset_events
 
 
-@incremental_asset(
-    mode=Stateless(),
-    sources=[Source("raw.clicks", time_column="event_ts")],
-    key="click_id",
-    time_column="clicked_at",
-    columns={"click_id": "string", "clicked_at": "timestamptz"},
-)
-def canceled_fact(session: SessionContext, clicks: DataFrame) -> DataFrame:
+def canceled(session: SessionContext, clicks: DataFrame) -> DataFrame:
     """A person cancels the run while it builds this."""
     signal.raise_signal(signal.SIGINT)
     return clicks.selectExpr("click_id", "event_ts AS clicked_at")
 
 
 def test_checks_of_a_run_that_is_canceled_stay_as_they_were(catalog: Catalog, spark: SparkSession) -> None:
-    pipeline = replace(CLICKS, targets=(canceled_fact,))
+    pipeline = replace(CLICKS, targets=(replace(click_fact, transform=canceled),))
     Engine(catalog, pipeline, clock=utc_now).create_tables()
     land_clicks(catalog, range(2), landing=2)
-    check = dg.AssetCheckKey(dg.AssetKey(["core", "canceled_fact"]), "quarantine")
+    check = dg.AssetCheckKey(dg.AssetKey(["core", "click_fact"]), "quarantine")
     with in_process_daemon(pipeline, catalog, utc_now, end=hour_key(START + 20), spark=spark) as daemon:
         evaluated = dg.AssetCheckEvaluation(check.asset_key, check.name, passed=True, metadata={})
         daemon.instance.report_runless_asset_event(evaluated)
         with suppress(dg.DagsterExecutionInterruptedError):
-            daemon.execute(canceled_fact.table, tags=chosen(0, 1))
+            daemon.execute(click_fact.table, tags=chosen(0, 1))
         assert [run.is_failure_or_canceled for run in daemon.instance.get_runs()] == [True]
-        assert daemon.hours_of(canceled_fact.table) == []
+        assert daemon.hours_of(click_fact.table) == []
         found = daemon.instance.event_log_storage.get_latest_asset_check_execution_by_key([check])[check]
         assert found.status.value == "SUCCEEDED"
