@@ -103,11 +103,15 @@ def setup(
         typer.Option("--with", metavar="NAME", help="Further jars: s3 or postgresql. May be repeated."),
     ] = None,
 ) -> None:
-    """Download the jars that Spark needs, and those of Kafka if landing is installed. Done once."""
-    from lake_assets.services.setup import set_up
+    """Download the jars that Spark needs, and those of Kafka if landing is installed. Done once.
+
+    Then a Spark starts and keeps its classes as Java can read them fast, beside the jars: some 250 MB.
+    """
+    from lake_assets.services.setup import keep_classes, set_up
 
     for folder in set_up(settings(), extras or (), say=typer.echo):
         typer.echo(f"The jars are in {folder}")
+    keep_classes(settings(), say=typer.echo)
 
 
 def status(as_json: AsJson = False) -> None:

@@ -1,4 +1,5 @@
-"""`lake setup`: the jars that the Python packages do not bring along, each compared with its checksum in `jars.lock`.
+"""`lake setup`: the jars that the Python packages do not bring along, each compared with its checksum in `jars.lock`,
+and what the JVM keeps of their classes.
 
 Ivy itself checks nothing but what the server of a jar says about it, and two processes that share its cache disturb
 each other: one of them ends with "module not found" although all is there. So one process at a time uses it.
@@ -10,18 +11,24 @@ import fcntl
 import os
 import pwd
 import re
+import shlex
 import shutil
 import subprocess
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import psutil
 
 from lake_assets.base.extras import installed
-from lake_assets.connections.spark import EXTRA_JARS, extra_jars, spark_home
+from lake_assets.connections.addresses import create_spark_token, run_folder, spark_address
+from lake_assets.connections.spark import EXTRA_JARS, SILENT, extra_jars, kept_classes, open_spark, spark_home
 from lake_assets.connections.storage import sha256_of
-from lake_assets.errors import ServiceError, UsageError, suggestion
-from lake_assets.services.service import check_java, java_command, java_version
+from lake_assets.errors import ServiceError, UsageError, first_line, suggestion, text_of
+from lake_assets.services.servers import spark
+from lake_assets.services.service import check_java, free_port, java_command, java_version, running
 from lake_assets.settings import Settings
 
 CONFIGURATION = Path(__file__).with_name("configuration")
@@ -63,6 +70,70 @@ def set_up(settings: Settings, extras: Iterable[str] = (), *, say: Say) -> list[
             check_java(java_version())
             _download(folder, ivy, say)
     return list(wanted)
+
+
+def keep_classes(settings: Settings, *, say: Say) -> None:
+    """Have a Spark write what it makes of its classes into a file that later ones read (class data sharing of the JVM).
+
+    A file of this Java, this Spark and these jars is left as it is. Without one all works, only slower; so an error is
+    said and not raised.
+
+    Args:
+        settings: The folder of the jars.
+        say: Gets a line before, and one for an error.
+    """
+    file, made_of = kept_classes(settings), kept_classes(settings).with_suffix(".txt")
+    java = re.findall(r"\(build ([^,)]+)", java_version() or "")  # whatever options it was started with
+    parts = "\n".join([*java, str(spark_home()), *sorted(jar.name for jar in settings.jars.glob("*.jar"))])
+    if file.exists() and made_of.exists() and made_of.read_text() == parts:
+        return
+    say("Keeping the classes of Spark for later starts, which then need two thirds of their time (a minute or two)")
+    made_of.unlink(missing_ok=True)
+    file.unlink(missing_ok=True)
+    partial = file.with_suffix(".partial")
+    try:
+        with TemporaryDirectory(prefix="lake-setup-") as home:
+            _write_classes(settings.model_copy(update={"home": Path(home)}), partial)
+        partial.replace(file)
+        made_of.write_text(parts)
+    except Exception as error:
+        what = first_line(text_of(error))
+        say(f"The classes of Spark were not kept: {what}. Spark works without, and starts slower.")
+    finally:
+        partial.unlink(missing_ok=True)
+
+
+def _write_classes(settings: Settings, file: Path) -> None:
+    """Play with both kinds of tables on a Spark server. As it ends, it writes the classes that it has loaded."""
+    options = f"{settings.spark_java_options} {shlex.quote(f'-XX:ArchiveClassesAtExit={file}')} {SILENT}"
+    create_spark_token(settings.home)
+    port = free_port()
+    with running(spark(settings.model_copy(update={"spark_java_options": options}), port)):
+        session = open_spark(settings.model_copy(update={"spark_remote": spark_address(settings.home, port)}))
+        for statement in FIRST_STATEMENTS:
+            session.sql(statement.format(delta=settings.home / "delta")).collect()
+        session.stop()
+        server = psutil.Process(int((run_folder(settings.home) / "spark.pid").read_text()))
+        server.terminate()
+        server.wait()
+
+
+FIRST_STATEMENTS = (
+    "CREATE NAMESPACE lake.first",
+    "CREATE TABLE lake.first.rows (id BIGINT, at TIMESTAMP, price DECIMAL(10, 2), name STRING) USING iceberg"
+    " PARTITIONED BY (hours(at))",
+    "INSERT INTO lake.first.rows SELECT id, timestamp_seconds(3600 * (id % 5)), id / 7, concat('name ', id)"
+    " FROM range(1000)",
+    "SELECT at, count(*), sum(price), max(name) FROM lake.first.rows WHERE price > 1 GROUP BY at ORDER BY at",
+    "SELECT id FROM (SELECT *, row_number() OVER (PARTITION BY id ORDER BY at DESC) AS place FROM lake.first.rows)"
+    " WHERE place = 1 AND id NOT IN (SELECT id FROM lake.first.rows WHERE id < 10)",
+    "MERGE INTO lake.first.rows r USING (SELECT 5L AS id) s ON r.id = s.id WHEN MATCHED THEN DELETE",
+    "CREATE TABLE delta.`{delta}` (id BIGINT, name STRING) USING delta",
+    "INSERT INTO delta.`{delta}` SELECT id, name FROM lake.first.rows",
+    "MERGE INTO delta.`{delta}` d USING lake.first.rows r ON d.id = r.id WHEN MATCHED AND r.id > 990 THEN DELETE"
+    " WHEN MATCHED THEN UPDATE SET name = upper(r.name) WHEN NOT MATCHED THEN INSERT (id, name) VALUES (r.id, r.name)",
+)
+"""What a first session has to do, of each kind a little."""
 
 
 def _has_all(folder: Path, ivy: Path) -> bool:

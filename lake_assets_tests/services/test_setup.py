@@ -5,6 +5,8 @@ take turns; a download that fails leaves nothing half done.
 from __future__ import annotations
 
 import hashlib
+import os
+import re
 import shutil
 import subprocess
 import sys
@@ -13,10 +15,19 @@ from pathlib import Path
 
 import pytest
 
-from lake_assets.connections.spark import jars
+from lake_assets.connections.spark import jars, jvm_conf, kept_classes, spark_environment, spark_home
 from lake_assets.errors import ServiceError, UsageError
+from lake_assets.services.servers import conf_options
 from lake_assets.services.service import check_java, java_version
-from lake_assets.services.setup import LOCK_FILE, changed_jars, check_jars, locked_checksums, one_at_a_time, set_up
+from lake_assets.services.setup import (
+    LOCK_FILE,
+    changed_jars,
+    check_jars,
+    keep_classes,
+    locked_checksums,
+    one_at_a_time,
+    set_up,
+)
 from lake_assets.settings import Settings, settings
 
 PATIENCE = 120
@@ -99,6 +110,49 @@ def test_a_download_that_fails_is_told_with_the_last_lines_and_leaves_no_folder(
         set_up(made, say=said.append)
     assert said == ["Downloading the jars of ivy.xml"]
     assert not made.jars.exists()
+
+
+def first_words_of_spark(made: Settings, *options: str) -> subprocess.CompletedProcess[str]:
+    """What a Spark prints that only tells its version, started with the classes that the folder of jars keeps."""
+    quick = made.model_copy(update={"spark_java_options": " ".join(options)})
+    command = [str(spark_home() / "bin" / "spark-submit"), *conf_options(jvm_conf(quick)), "--version"]
+    environment = {**os.environ, **spark_environment(), "JDK_JAVA_OPTIONS": ""}
+    return subprocess.run(command, env=environment, capture_output=True, text=True, check=True, timeout=PATIENCE)
+
+
+def test_a_spark_reads_the_classes_that_were_kept() -> None:
+    said = first_words_of_spark(settings(), "-Xlog:class+load")
+    assert re.search(r"org\.apache\.spark\.deploy\.SparkSubmit source: shared objects file \(top\)", said.stdout)
+
+
+def test_classes_of_another_java_are_passed_over_without_a_word(tmp_path: Path) -> None:
+    made = Settings(home=tmp_path, jars=tmp_path / "jars")
+    made.jars.mkdir()
+    (made.jars / next(settings().jars.glob("hadoop-bare-*.jar")).name).touch()
+    kept_classes(made).write_bytes(b"of another Java" * 1000)
+    assert first_words_of_spark(made).stdout == ""
+
+
+def test_a_set_up_goes_on_without_classes_and_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    java = tmp_path / "bin" / "java"
+    java.parent.mkdir()
+    java.write_text("#!/bin/sh\nexit 1\n")
+    java.chmod(0o755)
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path))
+    made = Settings(home=tmp_path, jars=tmp_path / "jars")
+    made.jars.mkdir()
+    (made.jars / "any.jar").touch()
+    kept_classes(made).touch()
+    said: list[str] = []
+    keep_classes(made, say=said.append)
+    assert re.fullmatch(r"The classes of Spark were not kept: .+\. Spark works without, and starts slower\.", said[-1])
+    assert [file.name for file in made.jars.iterdir()] == ["any.jar"]
+
+
+def test_classes_that_were_kept_are_kept_once() -> None:
+    said: list[str] = []
+    keep_classes(settings(), say=said.append)
+    assert said == []
 
 
 def lock_of(folder: Path, **contents: bytes) -> Path:
