@@ -160,7 +160,7 @@ def _local_files(settings: Settings) -> dict[str, str]:
     is_set = CLASS_PATH in settings.spark_properties or "SPARK_CONF_DIR" in os.environ
     if not found or is_set or os.pathsep in str(found[-1]):
         return {}
-    return {CLASS_PATH: str(found[-1]), "spark.hadoop.fs.file.impl": LOCAL_FILES}
+    return {CLASS_PATH: str(found[-1].resolve()), "spark.hadoop.fs.file.impl": LOCAL_FILES}
 
 
 def is_local(master: str) -> bool:
@@ -391,7 +391,7 @@ def spark_home() -> Path:
     spec = find_spec("pyspark")
     if spec is None or spec.origin is None:
         raise ServiceError("pyspark is not installed.", remedy="Run `make setup`.")
-    return Path(spec.origin).parent
+    return Path(spec.origin).resolve().parent  # classes are kept for the paths of their jars
 
 
 def spark_environment() -> dict[str, str]:
