@@ -100,14 +100,13 @@ HEAD = f"""# Faults of a turn
 
 A turn of `mutation`, after a done turn of `ingestion`, is hit at a point; then the others go on. In every cell, the
 lock is free within the session timeout ({SESSION_SECONDS:g} s here) and 8 s, every batch is in the ledger once and in
-order, and no contender is left behind. `python -m lake_assets_tests.coordination.faults` writes this page from an
-ensemble of three; `test_faults.py` plays each cell again.
+order, and no contender is left behind. `python -m lake_assets_tests.coordination.faults` writes this page.
 
 """
 BROKEN = """
-- **killed**: by `kill -9`. `ingestion`, which may follow anybody, asks next: it is refused while the turn is not done.
-- **stopped and overtaken**: the process is stopped (SIGSTOP) for longer than its session; a second process of its
-  stream takes a turn; then it goes on (SIGCONT), and each of its writes is refused.
+- **killed**: by `kill -9`. `ingestion`, which may follow anybody, is refused while the turn is not done.
+- **stopped and overtaken**: the process is stopped for longer than its session; a second process of its stream takes a
+  turn; then it goes on, and each of its writes is refused.
 
 ## The ensemble, the connection, the registry
 

@@ -146,11 +146,11 @@ def write(found: Mapping[str, Outcomes]) -> None:
 
 HEAD = f"""# Faults of a micro-batch
 
-The process of a turn dies at a named point of its batch, with nothing tidied up. More messages arrive, and another
-attempt starts: this is what it finds left to do. *written* says that the commit is there, and only not recorded.
+The process of a turn dies at a named point of its batch. More messages arrive, and another attempt starts: this is
+what it finds left to do. *written* says that the commit is there, and only not recorded.
 
-In every cell, in the end: each message is a row or a dead letter, once; rows are what a sequential replay of all
-requests leaves; each data commit has one notification commit, whose counts are those of the change data feed.
+In every cell, in the end: each message is a row or a dead letter, once; rows are what a sequential replay leaves; each
+data commit has one notification commit with the counts of the change data feed.
 
 Each cell is played on a real Kafka, ZooKeeper, Spark and Delta: {quoted(PLAYED[:1])} by `make test`,
 {quoted(PLAYED[1:])} by `make faults`, the others by hand:
@@ -170,7 +170,7 @@ NOTES = {
     "twice in a row": "- **killed twice in a row** (`*-twice`): pairs of points that can follow each other.",
     "random points": f"- **at random points** (`several`): two or three deaths, drawn with seed {SEED}.",
     "with the lock": f"- **killed with the lock** (`in-turn`): the coordinator's sessions last {SESSION_SECONDS:g} s.",
-    "stopped": "- **stopped** (`in-turn`): by SIGSTOP, for longer than the session, then continued (SIGCONT).",
+    "stopped": "- **stopped** (`in-turn`): for longer than the session, then continued.",
     "disk": "- **the disk is full** (`spark`): neither the turn nor its Spark may write a byte (`RLIMIT_FSIZE`).",
     "in the commit": "- **in the commit** (`spark`): the first file of data is there, and no commit that names it.",
 }

@@ -192,24 +192,22 @@ def told(scenario: str) -> Outcomes:
 
 HEAD = """# The crash matrix
 
-A session's process dies at a named point, with nothing tidied up. Then another attempt starts, and this is what comes
-of it. In every cell, the target afterwards equals a full rebuild, every session is published once and has one row in
-the log, and every bad row is quarantined once.
-
-`python -m lake_assets_tests.incremental.crash_matrix` writes this page; `test_crashes.py` plays each cell again.
+A session's process dies at a named point, and another attempt starts. In every cell, the target afterwards equals a
+full rebuild, every session is published once and has one row in the log, and every bad row is quarantined once.
+`python -m lake_assets_tests.incremental.crash_matrix` writes this page.
 
 """
 TAIL = """
 - **append, new rows meanwhile**: `signup_fact`. Rows that land after the crash come with the next session, once.
 - **overwrite, compacted meanwhile**: `cancel_fact`. Another writer compacts the target before the next attempt.
 - **dimension, dies again at each next point**: `account_state_dim`. One session, whose attempts die one by one.
-- **append, paused and overtaken**: the process is stopped (SIGSTOP) at the point, another attempt commits the session,
-  and then it goes on (SIGCONT): main is not what it was planned on.
+- **append, paused and overtaken**: the process is stopped at the point, another attempt commits the session, and then
+  it goes on.
 
 ## Sensors
 
-The evaluation of the sensor of targets dies at a named point, and the sensor is evaluated again. The first evaluation
-has changed nothing: the second one requests the same session under the same run key, with the rows that landed since.
+The evaluation of the sensor of targets dies at a named point. The next one requests the same session under the same
+run key, with the rows that landed since.
 
 """
 

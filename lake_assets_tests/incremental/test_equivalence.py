@@ -1,6 +1,6 @@
 """The equality that proves it all: however rows arrive, targets equal what one rebuild from all raw rows gives.
 
-A failure prints the steps that led to it, as a script; docs/histories.md tells how to run it.
+A failure prints the steps that led to it, as a script; docs/verification.md tells how to run it.
 """
 
 from __future__ import annotations

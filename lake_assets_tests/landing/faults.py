@@ -329,14 +329,13 @@ def page(found: Mapping[str, Outcomes]) -> str:
 
 HEAD = """# Faults of landed files
 
-Zone `a` has landed three messages of a partition. Zone `b` lands them with a fault, or the fault occurs later. Then a
-reader reads zone `b`, and `lake landing verify` checks both zones. The table shows which step detects the fault.
-`python -m lake_assets_tests.landing.faults` writes this page from real files; `test_faults.py` plays each row again.
+Zone `a` has landed three messages of a partition; zone `b` lands them with a fault, or it occurs later. Which step
+detects it: the write, a reader, or `lake landing verify`? `python -m lake_assets_tests.landing.faults` writes this page.
 
 """
 TAIL = """
-With `LandingError` nothing is added; with `FilesDiffer` the file is quarantined. A reader never gets wrong records. If
-no step detects anything, nothing is wrong: the zones end with equal files.
+With `LandingError` nothing is added; with `FilesDiffer` the file is quarantined. A reader never gets wrong records.
+Where no step detects anything, the zones end with equal files.
 """
 
 

@@ -128,11 +128,9 @@ def page(found: Mapping[str, Outcomes]) -> str:
 
 HEAD = """# Faults of serving
 
-A table with two pushes is served. A process that changes it is killed at each point, with nothing tidied up. Readers
-then see one whole push, which the table names. The next push or clean-up leaves no file behind, and a push that is
-killed before its end has deleted nothing that a revert can go back to.
-
-`python -m lake_assets_tests.serving.faults` writes this page; `test_faults.py` plays each cell again on a ZooKeeper.
+A table with two pushes is served. A process that changes it is killed at each point. Readers then see one whole push,
+which the table names. The next push or clean-up leaves no file behind, and a push that is killed before its end has
+deleted nothing that a revert can go back to. `python -m lake_assets_tests.serving.faults` writes this page.
 """
 TOLD = {
     "push": "The third push is killed. The fourth, with `--force`, reverts it and goes through.",
