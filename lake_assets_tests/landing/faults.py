@@ -330,7 +330,8 @@ def page(found: Mapping[str, Outcomes]) -> str:
 HEAD = """# Faults of landed files
 
 Zone `a` has landed three messages of a partition; zone `b` lands them with a fault, or it occurs later. Which step
-detects it: the write, a reader, or `lake landing verify`? `python -m lake_assets_tests.landing.faults` writes this page.
+detects it: the write, a reader, or `lake landing verify`?
+`python -m lake_assets_tests.landing.faults` writes this page.
 
 """
 TAIL = """
