@@ -48,7 +48,7 @@ def test_d2_d4_whatever_hits_a_batch_the_next_attempt_goes_on_as_the_page_says(p
         assert outcomes == {point: said[column][point] for point in outcomes}
 
 
-@pytest.mark.journey
+@pytest.mark.faults
 @pytest.mark.timeout(1200)
 def test_d4_what_an_erasure_has_written_and_not_recorded_is_not_written_again(world: World) -> None:
     """Where a redo could lose or double something; the other points are played by hand."""

@@ -13,12 +13,12 @@ from benchmarks.faults.traffic import Count, compare
 from lake_assets.settings import PROJECT
 
 PLAYED = ("spark", "kafka", "worker", "services")
-"""What runs need, what rows come from and the runs themselves, one after the other, and then all at once. `make faults`
-plays each alone.
+"""What runs need, what rows come from and the runs themselves, one after the other, and then all at once. The page of
+faults has each alone.
 """
 
 
-@pytest.mark.journey
+@pytest.mark.faults
 @pytest.mark.timeout(3600)
 def test_what_is_killed_heals_without_a_hand(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYTHONPATH", str(PROJECT))

@@ -133,7 +133,7 @@ def test_d1_an_earlier_holder_can_not_claim_after_a_later_one(mail: Traffic) -> 
     mail.tables.claims.claim(mail.spark, 8)
 
 
-@pytest.mark.journey
+@pytest.mark.faults
 def test_a_lake_goes_on_with_another_zookeeper_and_first_of_all_with_the_batch_that_is_open(
     mail: Traffic, turn: Turn
 ) -> None:
