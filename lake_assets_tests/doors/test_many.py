@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
 from typing import Any
+from urllib.parse import urlsplit
 
 import pytest
 from pyarrow.dataset import dataset
@@ -59,7 +60,7 @@ def rows_of_files(lake: LakeDoor, table: str) -> list[dict[str, Any]]:
     """The rows of a table of thousands of files, which pyarrow reads at once and pyiceberg one after the other."""
     tasks = list(lake.table(table).scan().plan_files())
     assert not any(task.delete_files for task in tasks)
-    files = [task.file.file_path.removeprefix("file://") for task in tasks]
+    files = [urlsplit(task.file.file_path).path for task in tasks]
     rows: list[dict[str, Any]] = dataset(files, format="parquet").to_table().to_pylist() if files else []
     return sorted(rows, key=repr)
 
