@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 VIOLATED = "failed: DELTA_VIOLATE_CONSTRAINT_WITH_VALUES"
 
 
-@pytest.mark.journey
+@pytest.mark.faults
 def test_a_table_that_refuses_a_row_stops_no_stream(home: Settings, spark: SparkSession, kafka: str) -> None:
     mail = Traffic(home, spark, kafka)
     table = mail.tables.identifier(ENGAGEMENT)
