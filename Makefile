@@ -75,7 +75,7 @@ test: tests-setup ## style, types, imports, documentation, tests
 	@$(MAKE) --no-print-directory --jobs 2 types style imports documentation collected
 	$(PYTEST) --dist loadfile --no-loadscope-reorder -m 'not (journey or faults or cluster)'
 
-journeys: tests-setup ## long plays: services, faults, executors, backups, histories
+journeys: tests-setup ## long plays: services, faults, backups, histories
 	$(PYTEST) --dist load --maxschedchunk 1 -m journey $$(grep -rl journey lake_assets_tests --include='test_*.py')
 
 up: setup ## start the services

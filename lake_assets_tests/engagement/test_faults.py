@@ -59,7 +59,7 @@ def test_d4_what_an_erasure_has_written_and_not_recorded_is_not_written_again(wo
     settle(mail)
 
 
-@pytest.mark.journey
+@pytest.mark.faults
 @pytest.mark.timeout(1200)
 def test_d4_streams_that_die_one_after_the_other_leave_what_a_replay_leaves(world: World) -> None:
     """One of the cases that are played by hand."""

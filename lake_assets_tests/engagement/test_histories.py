@@ -21,9 +21,9 @@ if TYPE_CHECKING:
     from lake_assets.settings import Settings
 
 
-@pytest.mark.parametrize(
-    ("histories", "rounds"), [(2, 1), pytest.param(10, 4, marks=[pytest.mark.journey, pytest.mark.timeout(1800)])]
-)
+@pytest.mark.journey
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize(("histories", "rounds"), [(10, 2)])
 def test_the_rows_follow_from_the_set_of_messages(
     home: Settings, spark: SparkSession, kafka: str, histories: int, rounds: int
 ) -> None:

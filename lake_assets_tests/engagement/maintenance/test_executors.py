@@ -41,7 +41,7 @@ def on_cluster(bare_home: Settings) -> Iterator[Settings]:
         yield bare_home.model_copy(update={"spark_remote": spark_address(home, port)})
 
 
-@pytest.mark.journey
+@pytest.mark.cluster
 @pytest.mark.timeout(3 * PATIENCE_SECONDS)
 def test_d8_deletion_vectors_are_purged_by_executors(
     home: Settings, spark: SparkSession, on_cluster: Settings, kafka: str

@@ -54,7 +54,7 @@ def created_again(mail: Traffic) -> None:
 
 
 @pytest.mark.parametrize(
-    ("lose", "is_begun"), [(removed, True), pytest.param(created_again, False, marks=pytest.mark.journey)]
+    ("lose", "is_begun"), [(removed, True), pytest.param(created_again, False, marks=pytest.mark.faults)]
 )
 def test_a_stream_that_lost_messages_holds_nobody_up_and_goes_on_when_that_is_accepted(
     home: Settings, spark: SparkSession, kafka: str, zookeeper: str, lose: Lose, *, is_begun: bool

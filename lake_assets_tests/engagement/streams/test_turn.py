@@ -106,7 +106,7 @@ def test_due_turns_are_taken_in_their_order_until_all_is_read(mail: Traffic, tur
     mail.assert_true()
 
 
-@pytest.mark.journey
+@pytest.mark.faults
 def test_whoever_was_killed_with_the_lock_goes_on_before_anybody_else(mail: Traffic, turn: Turn) -> None:
     mail.send(range(14))
     mail.die("before-unlock")
