@@ -137,6 +137,10 @@ def jvm_conf(settings: Settings) -> dict[str, str]:
     }
 
 
+SILENT = "-Xlog:cds=off -Xlog:cds+dynamic=off"
+"""What a JVM says of classes that it keeps, or cannot use, it says on standard output."""
+
+
 def kept_classes(settings: Settings) -> Path:
     """Return the file with the classes of Spark and its jars as the JVM keeps them, which `lake setup` makes."""
     return settings.jars / "classes.jsa"
@@ -148,10 +152,6 @@ def _kept_classes(settings: Settings) -> list[str]:
     """
     file = kept_classes(settings)
     return [shlex.quote(f"-XX:SharedArchiveFile={file}"), SILENT] if file.exists() else []
-
-
-SILENT = "-Xlog:cds=off -Xlog:cds+dynamic=off"
-"""What a JVM says of classes that it keeps, or cannot use, it says on standard output."""
 
 
 def _local_files(settings: Settings) -> dict[str, str]:

@@ -20,10 +20,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-import psutil
-
 from lake_assets.base.extras import installed
-from lake_assets.connections.addresses import create_spark_token, run_folder, spark_address
+from lake_assets.connections.addresses import create_spark_token, process_of, spark_address
 from lake_assets.connections.spark import EXTRA_JARS, SILENT, extra_jars, kept_classes, open_spark, spark_home
 from lake_assets.connections.storage import sha256_of
 from lake_assets.errors import ServiceError, UsageError, first_line, suggestion, text_of
@@ -113,9 +111,9 @@ def _write_classes(settings: Settings, file: Path) -> None:
         for statement in FIRST_STATEMENTS:
             session.sql(statement.format(delta=settings.home / "delta")).collect()
         session.stop()
-        server = psutil.Process(int((run_folder(settings.home) / "spark.pid").read_text()))
-        server.terminate()
-        server.wait()
+        if server := process_of(settings.home, "spark"):
+            server.terminate()
+            server.wait()
 
 
 FIRST_STATEMENTS = (

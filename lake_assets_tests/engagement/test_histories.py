@@ -21,17 +21,21 @@ if TYPE_CHECKING:
     from lake_assets.settings import Settings
 
 
+HISTORIES = 10
+"""Of each kind."""
+
+ROUNDS = 2
+"""Into how many batches of each stream they are cut."""
+
+
 @pytest.mark.journey
 @pytest.mark.timeout(1800)
-@pytest.mark.parametrize(("histories", "rounds"), [(10, 2)])
-def test_the_rows_follow_from_the_set_of_messages(
-    home: Settings, spark: SparkSession, kafka: str, histories: int, rounds: int
-) -> None:
+def test_the_rows_follow_from_the_set_of_messages(home: Settings, spark: SparkSession, kafka: str) -> None:
     """LAKE_TEST_SEED: other histories."""
     seed = os.environ.get("LAKE_TEST_SEED", "1")
     print(f"LAKE_TEST_SEED={seed}")
     chance = Random(seed)
-    worlds = [f"w{number}" for number in range(histories)]
+    worlds = [f"w{number}" for number in range(HISTORIES)]
     sent = {kind: [each for world in worlds for each in history(kind, world, chance, (kind,))] for kind in FEATURES}
     mail = Traffic(home, spark, kafka, "history", partitions=1)
-    assert wrong(mail, play(mail, sent, chance, rounds)) == {}
+    assert wrong(mail, play(mail, sent, chance, ROUNDS)) == {}

@@ -11,6 +11,7 @@ import shutil
 import subprocess
 import sys
 import threading
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -93,17 +94,26 @@ def test_jars_that_are_there_and_sound_are_not_downloaded_again(
         set_up(made, say=print)
 
 
+@pytest.fixture
+def java_that_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
+    """A function that has JAVA_HOME name a folder whose Java is a script of sh."""
+
+    def write(script: str) -> None:
+        java = tmp_path / "bin" / "java"
+        java.parent.mkdir()
+        java.write_text(f"#!/bin/sh\n{script}\n")
+        java.chmod(0o755)
+        monkeypatch.setenv("JAVA_HOME", str(tmp_path))
+
+    return write
+
+
 def test_a_download_that_fails_is_told_with_the_last_lines_and_leaves_no_folder(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, java_that_says: Callable[[str], None]
 ) -> None:
-    java = tmp_path / "bin" / "java"
-    java.parent.mkdir()
-    java.write_text(
-        '#!/bin/sh\n[ "$1" = -version ] && { echo \'openjdk version "17"\'; exit; }\n'
-        "echo 'module not found: no route'; exit 1\n"
+    java_that_says(
+        "[ \"$1\" = -version ] && { echo 'openjdk version \"17\"'; exit; }\necho 'module not found: no route'; exit 1"
     )
-    java.chmod(0o755)
-    monkeypatch.setenv("JAVA_HOME", str(tmp_path))
     made = Settings(home=tmp_path, jars=tmp_path / "made" / "jars", kafka_jars=tmp_path / "made" / "kafka-jars")
     said: list[str] = []
     with pytest.raises(ServiceError, match=r"jars of ivy\.xml (.|\n)*module not found: no route(.|\n)*JAVA_TOOL_OPT"):
@@ -133,12 +143,8 @@ def test_classes_of_another_java_are_passed_over_without_a_word(tmp_path: Path) 
     assert first_words_of_spark(made).stdout == ""
 
 
-def test_a_set_up_goes_on_without_classes_and_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    java = tmp_path / "bin" / "java"
-    java.parent.mkdir()
-    java.write_text("#!/bin/sh\nexit 1\n")
-    java.chmod(0o755)
-    monkeypatch.setenv("JAVA_HOME", str(tmp_path))
+def test_a_set_up_goes_on_without_classes_and_says_so(tmp_path: Path, java_that_says: Callable[[str], None]) -> None:
+    java_that_says("exit 1")
     made = Settings(home=tmp_path, jars=tmp_path / "jars")
     made.jars.mkdir()
     (made.jars / "any.jar").touch()

@@ -143,6 +143,7 @@ def test_streams_run_on_and_turns_may_come_between_also_after_a_death(mail: Mail
     resumed = mail.turn("ingestion").batch
     assert resumed is not None
     assert resumed.resumed
+    traffic.assert_true()
 
     traffic.send(range(8, 12))
     traffic.die("recorded-data")
@@ -175,7 +176,9 @@ def test_streams_run_on_and_turns_may_come_between_also_after_a_death(mail: Mail
     rmtree(traffic.home.home / "streams")
     traffic.send(range(35, 45))
     with mail.driver({"ingestion": OFTEN}, "ingestion") as driver:
-        driver.until(lambda: mail.has_all("ingestion") and bool(driver.streams()))  # a turn is told after its commits
+        driver.until(lambda: mail.has_all("ingestion"))
+        traffic.send(range(45, 50))
+        driver.until(lambda: mail.has_all("ingestion"))
         assert set(driver.streams()) == {"ingestion"}
         driver.interrupt()
     mail.turn("mutation")  # what came late under an id goes where the requests lead

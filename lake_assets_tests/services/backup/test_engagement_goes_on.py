@@ -89,6 +89,7 @@ def test_an_engagement_lake_goes_on(home: Settings, spark: SparkSession, kafka: 
     with in_turn(mail):
         arrive(mail, "ingestion")
         assert turn(mail, "ingestion").batch
+        mail.assert_true()
         arrive(mail, "mutation")
         mail.die(POINT, "mutation")
         then = state(mail)
