@@ -19,6 +19,7 @@ from io import BytesIO
 from pathlib import Path
 from tempfile import TemporaryFile
 from typing import IO, TYPE_CHECKING, BinaryIO, NamedTuple
+from uuid import uuid4
 
 from lake_assets.errors import ConfigurationError, ServiceError
 
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
     from lake_assets.settings import Settings
 
 PARTIAL = ".partial"
-"""Suffix of a file that is being copied into a folder; it takes the place of the name's own."""
+"""Suffix of a file that is being copied into a folder. It follows a unique part, in the place of the name's own."""
 
 COPY_BYTES = 1 << 20
 
@@ -102,11 +103,15 @@ class Folder:
         target = self.path / name
         if not moved:
             target.parent.mkdir(parents=True, exist_ok=True)
-            partial = target.with_suffix(PARTIAL)
-            shutil.copyfile(source, partial)
-            _flush(partial)
-            source = partial
-        source.replace(target)
+            partial = target.with_suffix(f".{uuid4().hex}{PARTIAL}")  # another process may put the same name
+            try:
+                shutil.copyfile(source, partial)
+                _flush(partial)
+                partial.replace(target)
+            finally:
+                partial.unlink(missing_ok=True)
+        else:
+            source.replace(target)
         _flush(target.parent)
 
     def append(self, name: str, part: str, write: Callable[[IO[bytes]], None]) -> None:

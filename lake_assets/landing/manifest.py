@@ -1021,30 +1021,30 @@ class Manifest:
         self._publish()
 
     def _publish(self) -> None:
-        """Publish what has changed, in the storage of the zone, if it is there."""
+        """Publish what has changed, in the storage of the zone, if it is there. One process of the zone at a time."""
         with self.engine.connect() as connection:
-            head = connection.execute(sa.select(HEAD)).one()
-            due = sa.select(UNPUBLISHED.c.item).where(UNPUBLISHED.c.version <= head.version).distinct()
-            items = list(connection.execute(due).scalars())
+            is_due = connection.execute(sa.select(UNPUBLISHED.c.item).limit(1)).first() is not None
             recorded = connection.execute(sa.select(STORAGES.c.storage).filter_by(zone=self.zone)).scalar()
-            try:
-                is_there = bool(items and recorded) and self._storage.storage_id() == recorded
-            except ServiceError:
-                is_there = False
-            if not is_there:
-                return  # what has changed is published with a later change
-            before = _published(self._storage)
-            is_whole = max(len(before), len(items) // 10) >= MOST_PUBLISHED
-            is_whole = is_whole or not any(name.startswith(head.incarnation) for name in before)
-            found = self._content(connection, items, is_whole=is_whole)
-        name = f"{head.incarnation}-{head.version:012}.json"
         try:
-            self._storage.publish(name, found, replaces=before if is_whole else ())
+            if not (is_due and recorded) or self._storage.storage_id() != recorded:
+                return  # what has changed is published with a later change
+            with self.engine.begin() as connection:
+                connection.execute(sa.update(HEAD).values(version=HEAD.c.version))  # as a change, it excludes others
+                items = list(connection.execute(sa.select(UNPUBLISHED.c.item).distinct()).scalars())
+                if not items:
+                    return  # another process was faster
+                head = connection.execute(sa.select(HEAD)).one()
+                name = f"{head.incarnation}-{head.version:012}.json"
+                before = _published(self._storage)
+                is_whole = max(len(before), len(items) // 10) >= MOST_PUBLISHED
+                is_whole = is_whole or not any(each.startswith(head.incarnation) for each in before)
+                is_whole = is_whole or name in before  # of a process that died in here: it may have had all rows
+                found = self._content(connection, items, is_whole=is_whole)
+                self._storage.publish(name, found, replaces=set(before) - {name} if is_whole else ())
+                Manifest.published_here += 1
+                connection.execute(sa.delete(UNPUBLISHED))
         except ServiceError:
             return
-        Manifest.published_here += 1
-        with self.engine.begin() as connection:
-            connection.execute(sa.delete(UNPUBLISHED).where(UNPUBLISHED.c.version <= head.version))
 
     def _content(self, connection: sa.Connection, items: Iterable[str], *, is_whole: bool) -> dict[str, Any]:
         marked: dict[str, list[str]] = {}

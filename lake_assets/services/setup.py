@@ -88,7 +88,7 @@ def keep_classes(settings: Settings, *, say: Say) -> None:
     say("Keeping the classes of Spark for later starts, which then need two thirds of their time (a minute or two)")
     made_of.unlink(missing_ok=True)
     file.unlink(missing_ok=True)
-    partial = file.with_suffix(".partial")
+    partial = file.with_suffix(f".{os.getpid()}.partial")  # another process may do the same
     try:
         with TemporaryDirectory(prefix="lake-setup-") as home:
             _write_classes(settings.model_copy(update={"home": Path(home)}), partial)
@@ -142,34 +142,34 @@ def _has_all(folder: Path, ivy: Path) -> bool:
 
 def _download(folder: Path, ivy: Path, say: Say) -> None:
     """Download the jars that an Ivy file names, and all that they need, into a folder: all or none."""
-    say(f"Downloading the jars of {ivy.name}")
     partial = folder.with_suffix(".partial")
-    shutil.rmtree(partial, ignore_errors=True)
     resolver = next((spark_home() / "jars").glob("ivy-*.jar"))
     pattern = str(partial / "[artifact]-[revision](-[classifier]).[ext]")
     java = [java_command(), "-jar", str(resolver), "-ivy", str(ivy), "-types", "jar", "bundle", "-retrieve", pattern]
     last: deque[str] = deque(maxlen=SHOWN_LINES)
-    with (
-        one_at_a_time(say),
-        subprocess.Popen(java, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, errors="replace") as process,
-    ):
-        try:
-            for line in process.stdout or ():
-                last.append(f"    {line.rstrip()}")
-                if found := re.search(r"\[SUCCESSFUL \] (\S+)", line):
-                    say(f"  {found[1]}")
-        except BaseException:
-            process.kill()
-            raise
-    if process.returncode or not _has_all(partial, ivy):
-        raise ServiceError(
-            f"The jars of {ivy.name} could not be downloaded. Ivy's last lines:\n" + "\n".join(last),
-            remedy="Connect to the network, set a proxy in JAVA_TOOL_OPTIONS, or free disk space, as they say; then run"
-            " the command again.",
-        )
-    check_jars(partial)
-    shutil.rmtree(folder, ignore_errors=True)
-    partial.rename(folder)
+    with one_at_a_time(say):
+        if _has_all(folder, ivy) and not changed_jars(folder):
+            return  # another process has downloaded them meanwhile
+        say(f"Downloading the jars of {ivy.name}")
+        shutil.rmtree(partial, ignore_errors=True)
+        with subprocess.Popen(java, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, errors="replace") as process:
+            try:
+                for line in process.stdout or ():
+                    last.append(f"    {line.rstrip()}")
+                    if found := re.search(r"\[SUCCESSFUL \] (\S+)", line):
+                        say(f"  {found[1]}")
+            except BaseException:
+                process.kill()
+                raise
+        if process.returncode or not _has_all(partial, ivy):
+            raise ServiceError(
+                f"The jars of {ivy.name} could not be downloaded. Ivy's last lines:\n" + "\n".join(last),
+                remedy="Connect to the network, set a proxy in JAVA_TOOL_OPTIONS, or free disk space, as they say; then"
+                " run the command again.",
+            )
+        check_jars(partial)
+        shutil.rmtree(folder, ignore_errors=True)
+        partial.rename(folder)
 
 
 def check_jars(folder: Path, lock: Path = LOCK_FILE) -> None:

@@ -254,18 +254,28 @@ class SegmentFiles:
     def _listed(self, folder: str) -> dict[str, int]:
         found: Counter[str] = Counter()
         for stored in self.storage.files(folder):
-            segment, dot, suffix = stored.name.rpartition(".")
-            if dot + suffix in (SUFFIX, PARTIAL) and is_segment(segment):
+            segment = _segment_of(stored.name)
+            if segment is not None and is_segment(segment):
                 found[segment] += stored.bytes
         return dict(found)
 
     def _remove(self, file: str) -> None:
         self.storage.remove(file)
         if isinstance(self.storage, Folder):
-            self.storage.remove(file.removesuffix(SUFFIX) + PARTIAL)
+            folder, _, name = file.rpartition("/")
+            for stored in self.storage.files(folder):
+                if stored.name.endswith(PARTIAL) and _segment_of(stored.name) == name.removesuffix(SUFFIX):
+                    self.storage.remove(f"{folder}/{stored.name}")
 
     def _name(self, table: str, segment: str) -> str:
         return f"{checked_table(table)}/{checked_segment(segment)}{SUFFIX}"
+
+
+def _segment_of(file: str) -> str | None:
+    """Return the segment of a stored file, or of one that is being written; None for other files. Pure."""
+    if file.endswith(PARTIAL):
+        return file.removesuffix(PARTIAL).rpartition(".")[0]
+    return file.removesuffix(SUFFIX) if file.endswith(SUFFIX) else None
 
 
 @contextmanager

@@ -1,8 +1,9 @@
-"""An object store whose server does not answer, or only now and then."""
+"""A folder that several write to, and an object store whose server does not answer, or only now and then."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -12,7 +13,7 @@ from typing import ClassVar
 
 import pytest
 
-from lake_assets.connections.storage import ObjectStore, storage_at
+from lake_assets.connections.storage import Folder, ObjectStore, storage_at
 from lake_assets.errors import ServiceError
 from lake_assets.settings import Settings
 
@@ -69,3 +70,20 @@ def test_a_silent_store_is_asked_once_and_again_after_some_seconds(bare_home: Se
             Answering.faults = [503, 0]  # of a store that has answered
             assert store.exists("x")
             assert not Answering.faults
+
+
+def test_a_name_that_several_give_at_the_same_time_has_the_whole_file_of_one(tmp_path: Path) -> None:
+    folder = Folder(tmp_path / "folder")
+    contents = [bytes([65 + number]) * (1 << 20) for number in range(4)]
+
+    def put(number: int) -> None:
+        source = tmp_path / str(number)
+        source.write_bytes(contents[number])
+        for _ in range(20):
+            folder.put("of/all", source)
+            with folder.open("of/all") as found:
+                assert found.read() in contents
+
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(put, range(4)))
+    assert [stored.name for stored in folder.files("of")] == ["all"]

@@ -17,7 +17,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from lake_assets.connections.storage import PARTIAL, Folder
+from lake_assets.connections.storage import Folder
 from lake_assets.errors import ServingError
 from lake_assets.serving.push import Writer
 from lake_assets.serving.store import Policy, SegmentFiles
@@ -35,7 +35,7 @@ class FullDevice(Folder):
 
     def put(self, name: str, source: Path, *, moved: bool = False) -> None:
         if sum(len(files) for _, _, files in os.walk(self.path)) >= ROOM:
-            (self.path / name).with_suffix(PARTIAL).symlink_to("/dev/full")
+            Path("/dev/full").write_bytes(b"full")
         super().put(name, source, moved=moved)
 
 

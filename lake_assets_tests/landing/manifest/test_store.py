@@ -229,6 +229,30 @@ def test_zones_that_add_at_the_same_time_verify_each_other(configured: Settings)
     assert sorted({e.version for e in found}) == sorted(e.version for e in found)
 
 
+def test_what_several_processes_of_a_zone_change_at_the_same_time_is_published_once_and_whole(
+    configured: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("lake_assets.landing.manifest.MOST_PUBLISHED", 5)
+    Landed(configured).land("b", 9, 0)  # so that the storage of the zone is known
+    other = open_manifest(configured, "a")
+
+    def add(partition: int) -> None:
+        manifest = open_manifest(configured, "b")
+        for number in range(12):
+            manifest.add(file("b", number, number, b"%d" % number, partition=partition), now=NOW)
+            other.version()  # reads while the others publish
+        manifest.engine.dispose()
+
+    with ThreadPoolExecutor(3) as pool:
+        list(pool.map(add, range(3)))
+    own = [entry.file for entry in open_manifest(configured, "b").entries("b")]
+    assert len(own) == 3 * 12 + 1
+    assert {found.name: found for found in own} == {entry.file.name: entry.file for entry in other.entries("b")}
+    published = sorted(path.name for path in (configured.landing_folder / "b" / "published").iterdir())
+    assert len(published) <= 5  # one with all rows has replaced those before it
+    assert all(name.endswith(".json") for name in published)
+
+
 def test_processes_that_open_a_new_manifest_at_the_same_time_create_its_tables_once(configured: Settings) -> None:
     start = Barrier(8)
 
