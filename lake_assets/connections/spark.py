@@ -20,6 +20,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from importlib.util import find_spec
 from pathlib import Path
+from traceback import walk_tb
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
@@ -427,7 +428,10 @@ def start_in_process(builder: Any, home: Path) -> SparkSession:
     try:
         with _stderr_to(log), _interrupts_kept():
             session: SparkSession = builder.getOrCreate()
-    except Exception as error:
+    except BaseException as error:
+        _end_java(error)
+        if not isinstance(error, Exception):
+            raise
         if NOT_STARTED not in chain_text(error) and not isinstance(error, OSError):
             raise
         found = explain_java(_java_version(), log)
@@ -442,6 +446,18 @@ def _interrupts_kept() -> Iterator[None]:
     yield
     if before is not None and threading.current_thread() is threading.main_thread():  # in others, pyspark sets none
         signal.signal(signal.SIGINT, before)
+
+
+def _end_java(error: BaseException) -> None:
+    """End the Java that pyspark was starting when an error or an interrupt came.
+
+    pyspark then removes the folder in which Java says that it has started, and such a Java never ends.
+    """
+    for frame, _ in walk_tb(error.__traceback__):
+        process = frame.f_locals.get("proc") if frame.f_code.co_name == "launch_gateway" else None
+        if isinstance(process, subprocess.Popen):
+            process.kill()
+            process.wait()
 
 
 def _is_not_of_py4j(record: logging.LogRecord) -> bool:

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
+import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -58,6 +61,33 @@ def test_a_spark_without_a_java_that_it_can_use_is_two_lines(tmp_path: Path, jav
     assert done.stderr.splitlines() == ["before", "after"]
     printed = (tmp_path / "home" / "logs" / "spark-in-process.log").read_text()
     assert ("11.0.2" in printed) == bool(java)
+
+
+def test_whoever_is_interrupted_while_spark_starts_leaves_no_java(tmp_path: Path) -> None:
+    others = {name: value for name, value in os.environ.items() if name != "LAKE_SPARK_REMOTE"}
+    process = subprocess.Popen(
+        [sys.executable, "-c", OPENS, str(tmp_path / "home")],
+        env=others,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+    )
+    wait_for(lambda: any("pyspark-shell" in line for line in in_session(process.pid)))
+    process.send_signal(signal.SIGINT)
+    assert process.wait(60) != 0
+    wait_for(lambda: not in_session(process.pid))
+
+
+def in_session(leader: int) -> list[str]:
+    """The command lines of the processes that a process has started, and its own, as the system lists them."""
+    found = subprocess.run(["ps", "-ww", "-o", "args=", "--sid", str(leader)], capture_output=True, text=True)
+    return found.stdout.splitlines()
+
+
+def wait_for(holds: Callable[[], bool]) -> None:
+    ends_at = time.monotonic() + 60
+    while not holds():
+        assert time.monotonic() < ends_at
+        time.sleep(0.2)
 
 
 def test_a_java_that_ends_for_another_reason_refers_to_its_log() -> None:
