@@ -61,7 +61,7 @@ from lake_assets.connections.kafka import (
     remedy_of,
 )
 from lake_assets.errors import MessagesLost, ServiceError, topic_recreated
-from lake_assets.landing.manifest import ALL_STAGES, Manifest, files_of, recorded_ends
+from lake_assets.landing.manifest import ALL_STAGES, Manifest, files_of, recorded_ends, recorded_firsts
 from lake_assets.landing.messages import HEARTBEAT
 from lake_assets.landing.records import Record, next_offsets
 from lake_assets.landing.state import UNKNOWN_ID, Epoch, Ledger, Retention, kept_marks, landed_everywhere, removable
@@ -402,6 +402,8 @@ def replaced(epoch: Epoch, topic_id: str) -> MessagesLost | None:
 def landed_ends(manifest: Manifest, topic: str, *, dead_letters: bool = True) -> dict[int, int]:
     """Return, for each partition, the offset after the last one that any zone has landed or a person has given up.
 
+    Of a partition that zones have begun to read further on, and have not landed yet, it is where they began.
+
     Args:
         manifest: The manifest.
         topic: The topic.
@@ -412,8 +414,10 @@ def landed_ends(manifest: Manifest, topic: str, *, dead_letters: bool = True) ->
     for ends in recorded_ends(manifest, topic).values():  # rows of the manifest may be lost
         for partition, end in ends.items():
             found[partition] = max(end, found.get(partition, 0))
-    for loss in Ledger(manifest).losses(topic):
-        found[loss.partition] = max(loss.last + 1, found.get(loss.partition, 0))
+    given_up = [(loss.partition, loss.last + 1) for loss in Ledger(manifest).losses(topic)]
+    begun = [(partition, first) for partition, first in recorded_firsts(manifest, topic).items() if first]
+    for partition, end in (*given_up, *begun):
+        found[partition] = max(end, found.get(partition, 0))
     return found
 
 

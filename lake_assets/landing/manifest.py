@@ -1389,7 +1389,7 @@ def forget_lost_dead_letters(manifest: Manifest, topic: str, earliest: Mapping[i
 
 
 def begun_offsets(manifest: Manifest, topic: str, files: Iterable[DataFile]) -> dict[int, int]:
-    """Return, for each partition, the first offset that any zone has landed, whatever rows of files are left.
+    """Return, for each partition, the first offset that any zone has landed or began to read, whatever files are left.
 
     Args:
         manifest: The manifest.
@@ -1397,9 +1397,19 @@ def begun_offsets(manifest: Manifest, topic: str, files: Iterable[DataFile]) -> 
         files: Its files in all zones. Dead letters count: their file lands before that of the rows.
     """
     found = first_offsets(files)
-    for row in manifest.rows(sa.select(ENDS).filter_by(topic=topic)):
-        found[row.partition] = min(row.begun, found.get(row.partition, row.begun))
+    landed = [(row.partition, row.begun) for row in manifest.rows(sa.select(ENDS).filter_by(topic=topic))]
+    for partition, first in (*landed, *recorded_firsts(manifest, topic).items()):
+        found[partition] = min(first, found.get(partition, first))
     return found
+
+
+def recorded_firsts(manifest: Manifest, topic: str) -> dict[int, int]:
+    """Return, for each partition, where the zone that was the first to read it began.
+
+    A partition that a zone of an earlier version has begun is missing.
+    """
+    policies = manifest.commands("policy", topic)
+    return {body["partition"]: body["first"] for body in policies if body.get("first") is not None}
 
 
 def landed_topics(manifest: Manifest) -> list[str]:

@@ -176,6 +176,21 @@ class SharedState:
             recorded = self._policies(topic)[partition]
         return recorded
 
+    def begin(self, topic: str, earliest: Mapping[int, int], default: Policy) -> None:
+        """Record the first policy of the partitions of a topic that have none, and with it where they begin.
+
+        So a zone that comes when Kafka has forgotten more knows what it lacks, though nothing has landed yet.
+
+        Args:
+            topic: The topic.
+            earliest: Partition → the landed offset of the first message that Kafka has.
+            default: The policy.
+        """
+        known = self._policies(topic)
+        new = [_policy_command(topic, p, default, first=first) for p, first in earliest.items() if p not in known]
+        if new:
+            self.manifest.issue(*new)
+
     def change_policies(self, topic: str, **limits: Any) -> dict[int, Policy]:
         """Change limits of all partitions of a topic, from the first offset at which no zone can have cut yet.
 
@@ -294,8 +309,8 @@ class SharedState:
             finish_round(connection, zone, finished.shard, finished.number)
 
 
-def _policy_command(topic: str, partition: int, policy: Policy) -> Command:
-    return Command("policy", topic, {"topic": topic, "partition": partition, **asdict(policy)})
+def _policy_command(topic: str, partition: int, policy: Policy, **first: int) -> Command:
+    return Command("policy", topic, {"topic": topic, "partition": partition, **asdict(policy), **first})
 
 
 _LEAD_FILES = 8

@@ -479,6 +479,8 @@ class ZoneTailer:
         manifest = self._delivery.writer.manifest
         new: dict[Place, Start] = {}
         for topic, found in watched.items():
+            if not found.replaced:
+                SharedState(manifest).begin(topic, found.earliest, self._policy)
             files = files_of(manifest.entries(topic=topic, stages=ALL_STAGES))
             starts = starts_of(
                 self.zone,

@@ -681,7 +681,8 @@ class World:
 
     def first_of(self, topic: str, partition: int) -> int:
         """What Kafka removed before any zone began a partition never was there."""
-        return min([f for z in "ab" for f, _, _ in self.cuts[z, topic, partition]], default=1 << 60)
+        policies = [each for each in self.commands("policy", topic) if each["partition"] == partition]
+        return min([each["first"] for each in policies if "first" in each], default=1 << 60)
 
     def check_rows(self, topic: str) -> None:
         raw, column = self.feed(topic).raw, IDS[self.topics.index(topic)]

@@ -108,6 +108,42 @@ def test_what_retention_removed_before_it_landed_is_accepted_and_who_lacks_it_al
     assert f"{one.topic} partition 0: offsets 22 to 24 are lost to zones a, b (Kafka's retention removed them" in output
 
 
+def test_a_zone_that_comes_after_retention_lacks_what_the_other_one_has_begun_to_read_and_gets_a_copy(
+    one: OneTopic,
+) -> None:
+    one.send(range(5))
+    one.writers[0].require_storage()
+    one.land("a")  # its first file is open
+    one.forget(3)
+    with one.tailer("b") as tailer:
+        tailer.drain()
+        one.send(range(5, 25))
+        one.land("a")
+        tailer.drain()
+    assert [place.partition for place in tailer.stopped] == [0]
+    done = accept(one.writers, one.servers, one.topic, now=NOW, feed=one.feed)
+    assert [(loss.first, loss.last, loss.zones, loss.for_good) for loss in done.losses] == [(0, 2, ("b",), False)]
+    assert [tailer.stopped for tailer in one.land()] == [{}, {}]
+    assert [file.ranges for file in one.files("b")] == [{0: (0, 9)}, {0: (10, 19)}]
+    assert one.findings() == []
+    assert one.load() == named(range(20))
+
+
+def test_a_partition_that_was_begun_further_on_and_has_no_file_goes_on_behind_that_when_its_topic_is_created_again(
+    one: OneTopic,
+) -> None:
+    one.send(range(5))
+    one.forget(3)
+    one.land()
+    one.recreate()
+    one.send(range(10, 20))
+    accept(one.writers, one.servers, one.topic, now=NOW, feed=one.feed)
+    assert logical_ends(one.manifest, one.servers, one.topic) == {0: 13, 1: 0}
+    assert [tailer.stopped for tailer in one.land()] == [{}, {}]
+    assert one.load() == named(range(10, 20))
+    assert one.findings() == []
+
+
 class Dying(Delivery):
     """The process dies when it has landed the dead letters of a file, and not its rows."""
 
