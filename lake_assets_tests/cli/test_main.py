@@ -139,6 +139,24 @@ def test_an_error_in_a_pipelines_module_names_its_line(home: Path) -> None:
     assert "json.decoder.JSONDecodeError" in logged
 
 
+@pytest.mark.parametrize(("interrupt", "code"), [("KeyboardInterrupt()", 130), ("SystemExit(143)", 143)])
+def test_an_interrupt_that_c_reports_as_an_error_is_an_interrupt(home: Path, interrupt: str, code: int) -> None:
+    program = f"""
+import sys
+from lake_assets.cli.main import app, main
+
+@app.command()
+def wait() -> None:
+    raise SystemError("<class 'socket.socket'> returned a result with an exception set") from {interrupt}
+
+sys.argv = ["lake", "wait"]
+main()
+"""
+    environment = {**os.environ, "LAKE_HOME": str(home)}
+    done = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True)
+    assert (done.returncode, done.stdout, done.stderr) == (code, "", "")
+
+
 def test_a_home_that_cannot_be_is_two_lines(home: Path) -> None:
     (home / "file").write_text("")
     done = lake(home / "file" / "home", "init")
