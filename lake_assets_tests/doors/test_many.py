@@ -104,7 +104,7 @@ def test_rules_and_audits_of_70_columns(lake: LakeDoor) -> None:
     assert lake.values("etl.quarantine", "reason") == ["c69 is bad"]
 
 
-@pytest.mark.journey
+@pytest.mark.faults
 @pytest.mark.timeout(1800)
 def test_a_first_load_and_a_rebuild_of_many_hours_go_in_sessions(
     lake_without_spark: LakeDoor, spark_server: str
