@@ -22,9 +22,9 @@ from lake_assets.landing.manifest import (
     forget_lost_dead_letters,
 )
 from lake_assets.landing.messages import Feed, Scrub
-from lake_assets.landing.records import RangeIndex, parse_shard
+from lake_assets.landing.records import parse_shard
 from lake_assets.landing.state import Epoch, Ledger, Loss, SharedState, Stops
-from lake_assets.landing.tail import Closed, Delivery, whole_open_files
+from lake_assets.landing.tail import Closed, Delivery, Start, whole_open_files
 from lake_assets.landing.zone_tailer import begins_before, copy_file, missing_files
 from lake_assets.landing.zones import ZoneWriter
 
@@ -204,7 +204,7 @@ def _close_open_files(
     longest: dict[int, tuple[ZoneWriter, Closed]] = {}
     for writer in writers:
         files = files_of(writer.entries(topic, stages=ALL_STAGES))
-        landed = RangeIndex(file.ranges for file in files if file.holds_dead_letters)  # and then the process died
+        dead_files = [file for file in files if file.holds_dead_letters]  # and then the process died
         for first, records in whole_open_files(writer.zone, topic, watched.epoch.topic_id):
             place, last = Place(topic, records[0].partition), records[-1].offset
             can_go_on = not watched.replaced and last + 1 >= watched.earliest.get(place.partition, 0)
@@ -213,8 +213,8 @@ def _close_open_files(
             policies = SharedState(manifest).policies(*place)
             dead = [record for record in records if feed.flaw_of(record, policies) is not None]
             closed = Closed(place, first, last, [record for record in records if record not in dead], dead)
-            if landed.overlaps({place.partition: (first, last)}):
-                closed = replace(closed, dead=(), dead_landed=len(dead))
+            landed = Start(first, dead=tuple(file for file in dead_files if place.partition in file.ranges))
+            closed = landed.without_landed_dead_letters(closed, writer.records)
             if place.partition not in longest or last > longest[place.partition][1].last:
                 longest[place.partition] = writer, closed
     for writer, closed in longest.values():

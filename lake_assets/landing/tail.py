@@ -72,6 +72,7 @@ class Closed:
         records: Messages that may become rows, and heartbeats.
         dead: Dead letters.
         dead_landed: Number of dead letters that were landed before, by a process that died then.
+        dead_first: Those before this offset were landed then; the file of the others begins here, if not later.
     """
 
     place: Place
@@ -80,6 +81,7 @@ class Closed:
     records: Sequence[Record]
     dead: Sequence[Record]
     dead_landed: int = 0
+    dead_first: int = 0
 
 
 @dataclass
@@ -206,27 +208,40 @@ class Start:
         """Return whether a file of the zone has an offset of a closed file."""
         return any(first <= closed.last and closed.first <= last for first, last in self.landed)
 
-    def without_landed_dead_letters(self, closed: Closed) -> Closed:
-        """Return a closed file without its dead letters if the zone has landed them before it died.
+    def without_landed_dead_letters(self, closed: Closed, read: Callable[[DataFile], Iterable[Record]]) -> Closed:
+        """Return a closed file without the dead letters that the zone has landed before it died.
 
-        Their file may have been compacted or scrubbed since, under another name, and its first form swept.
+        Their file may have been compacted or scrubbed since, under another name, and its first form swept. It may end
+        before the closed file does, which begins later than it would have, after messages that are lost.
+
+        Args:
+            closed: The file.
+            read: Returns the records of a file of the zone.
 
         Raises:
-            LandingError: The file of dead letters holds others.
+            LandingError: The file of dead letters holds others, or is damaged.
         """
-        for file in self.dead:
-            first, last = file.ranges[closed.place.partition]
-            if first <= closed.last and closed.first <= last:
-                found = checksum(record.canonical for record in closed.dead)
-                if not file.deletions and found != file.checksum:
-                    raise LandingError(
-                        f"The dead letters {file.name} of zone {file.zone} ({offsets(file)}) were landed with the "
-                        f"checksum {file.checksum}, and are now {found}.",
-                        remedy="Declare the columns of the raw table as they were, then start the zone again. "
-                        "`lake landing verify` says whether the file is damaged.",
-                    )
-                return replace(closed, dead=(), dead_landed=len(closed.dead))
-        return closed
+        partition = closed.place.partition
+        spans = [(file, *file.ranges[partition]) for file in self.dead]
+        files = [(file, last) for file, first, last in spans if first <= closed.last and closed.first <= last]
+        if not files:
+            return closed
+        end = 1 + max(last for _, last in files)
+        landed = [record for record in closed.dead if record.offset < end]
+        found = checksum(record.canonical for record in landed)
+        if not any(file.deletions or file.checksum == found for file, _ in files):
+            kept = {record for file, _ in files for record in read(file) if record.partition == partition}
+            known = checksum(each.canonical for each in kept if closed.first <= each.offset <= closed.last)
+            if known != found:
+                file, _ = files[0]
+                raise LandingError(
+                    f"The dead letters {file.name} of zone {file.zone} ({offsets(file)}) were landed with the "
+                    f"checksum {known}, and are now {found}.",
+                    remedy="Declare the columns of the raw table as they were, then start the zone again. "
+                    "`lake landing verify` says whether the file is damaged.",
+                )
+        others = [record for record in closed.dead if record.offset >= end]
+        return replace(closed, dead=others, dead_landed=len(landed), dead_first=end)
 
 
 def starts_of(
@@ -407,7 +422,8 @@ class Delivery:
                 draft.path.unlink(missing_ok=True)
 
     def _draft(self, shard: Shard, closed: Closed, records: Sequence[Record], removed: Tally) -> Draft:
-        ranges = {closed.place.partition: (closed.first, closed.last)}
+        first = max(closed.first, closed.dead_first) if shard.dead_letters else closed.first
+        ranges = {closed.place.partition: (first, closed.last)}
         scrub = self.scrubs.get(shard.topic)
         requests = SharedState(self.writer.manifest).deletions(shard.topic) if scrub else []
         kept = records if scrub is None else scrub.kept(records, requests, removed, dead_letters=shard.dead_letters)

@@ -531,7 +531,7 @@ class ZoneTailer:
             problem = self._ids.problem(closed.place.topic)
             if problem:
                 raise problem
-            self._delivery.take(start.without_landed_dead_letters(closed))
+            self._delivery.take(start.without_landed_dead_letters(closed, self._delivery.writer.records))
         except DiskFull:
             raise
         except (LandingError, MessagesLost) as error:

@@ -156,7 +156,7 @@ class Order:
             for record in MESSAGES[partition][start.offset or 0 : self.sent[partition]]:
                 closed = tail.take(record)
                 if closed and not start.has_landed(closed):
-                    delivery.take(start.without_landed_dead_letters(closed))
+                    delivery.take(start.without_landed_dead_letters(closed, writer.records))
 
     def erase(self, zone: str) -> None:
         """Of an account, what was sent by now; both zones are scrubbed, as far as they are there."""

@@ -168,6 +168,31 @@ def test_an_open_file_lands_though_its_process_died_when_it_had_landed_the_dead_
     assert one.findings() == []
 
 
+def test_dead_letters_that_landed_beyond_what_is_lost_are_not_landed_again_and_those_behind_them_are(
+    one: OneTopic,
+) -> None:
+    one.writers[0].require_storage()
+    one.send(range(2))
+    one.land("a")  # two messages are in an open file
+    one.send(range(2, 10), broken=[3, 8])
+    one.delivery = Dying
+    with pytest.raises(KeyboardInterrupt), one.tailer("a") as tailer:
+        tailer.drain()
+    one.delivery = Delivery
+    one.forget(5)
+    done = accept(one.writers, one.servers, one.topic, now=NOW, feed=one.feed)
+    assert [(closed.first, closed.last) for closed in done.closed] == [(0, 1)]
+    assert [(loss.first, loss.last) for loss in done.losses if loss.for_good] == [(2, 4)]
+    one.send(range(10, 30), broken=[12, 26])
+    assert [tailer.stopped for tailer in one.land()] == [{}, {}]
+    for writer in one.writers:
+        dead = [file for file in one.files(writer.zone.name) if file.holds_dead_letters]
+        found = sorted((file.ranges[0], [record.offset for record in writer.records(file)]) for file in dead)
+        assert found == [((0, 9), [3, 8]), ((10, 14), [12])]
+    assert one.load() == named(range(2), (n for n in range(5, 25) if n not in (8, 12)))
+    assert one.findings() == []
+
+
 def test_a_partition_of_which_dead_letters_alone_have_landed_stops_when_kafka_has_forgotten_the_rest(
     one: OneTopic,
 ) -> None:
