@@ -1,4 +1,4 @@
-"""Which cases of a matrix are played by each `make test`, and which by `make journeys` or `make faults`."""
+"""Which cases of a matrix are played by each `make test`, and which by `make faults`."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 
-def one_now(cases: Iterable[Any], others: pytest.MarkDecorator = pytest.mark.journey) -> list[Any]:
-    """Parameters of a test: the first case as it is, the others with a mark."""
+def one_now(cases: Iterable[Any]) -> list[Any]:
+    """Parameters of a test: the first case as it is, the others for `make faults`."""
     first, *rest = cases
-    return [first, *(pytest.param(case, marks=others) for case in rest)]
+    return [first, *(pytest.param(case, marks=pytest.mark.faults) for case in rest)]

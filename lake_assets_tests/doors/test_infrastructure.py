@@ -435,7 +435,7 @@ def test_spark_that_says_no(lake_without_spark: LakeDoor, tmp_path_factory: pyte
     assert lake.values("core.payment_fact", "payment_id") == ["p1", "p2"]
 
 
-@pytest.mark.journey
+@pytest.mark.faults
 @pytest.mark.timeout(1800)
 def test_a_spark_in_the_process_that_ends(lake_without_spark: LakeDoor) -> None:
     """The text of an error asks the Java process, which is gone."""

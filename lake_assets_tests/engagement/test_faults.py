@@ -41,7 +41,7 @@ def world(home: Settings, spark: SparkSession, kafka: str, zookeeper: str) -> Wo
 
 
 @pytest.mark.timeout(1200)
-@pytest.mark.parametrize("part", one_now(PLAYED, pytest.mark.faults))
+@pytest.mark.parametrize("part", one_now(PLAYED))
 def test_d2_d4_whatever_hits_a_batch_the_next_attempt_goes_on_as_the_page_says(part: str, world: World) -> None:
     said = seen()
     for column, outcomes in PARTS[part](world).items():

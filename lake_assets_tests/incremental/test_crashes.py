@@ -34,7 +34,7 @@ def lake(catalog: Catalog, spark: SparkSession) -> Lake:
     return Lake(catalog, spark)
 
 
-@pytest.mark.parametrize("scenario", one_now(SCENARIOS, pytest.mark.faults))
+@pytest.mark.parametrize("scenario", one_now(SCENARIOS))
 def test_p8_p9_wherever_a_session_dies_the_next_attempt_does_what_the_page_says(
     lake: Lake, home: Settings, scenario: str
 ) -> None:

@@ -234,8 +234,13 @@ def test_a_service_that_ends_at_its_start_is_named_with_its_log(bare_home: Setti
     assert addresses.processes_of(broken.home) == []
 
 
-@pytest.mark.journey
-@pytest.mark.parametrize("kind", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize(
+    "kind",
+    [
+        pytest.param(signal.SIGINT, marks=pytest.mark.journey),
+        pytest.param(signal.SIGTERM, marks=pytest.mark.faults),
+    ],
+)
 def test_an_interrupted_start_leaves_nothing_running(bare_home: Settings, kind: signal.Signals) -> None:
     command = [sys.executable, "-m", "lake_assets.cli.main", "up"]
     environment = {**os.environ, "LAKE_HOME": str(bare_home.home), "LAKE_WEBSERVER_PORT": str(bare_home.webserver_port)}
