@@ -179,17 +179,17 @@ def accept(
             f"The new topic {topic} has {len(watched.state.ends)} partitions, but {needed} have landed.",
             remedy=f"Create it with {needed} partitions or more: files of a missing partition could not be loaded.",
         )
-    closed = _close_open_files(writers, feed, scrub, watched, now=now) if feed else []
+    closed, going_on = _close_open_files(writers, feed, scrub, watched, now=now) if feed else ([], {})
+    # What a zone has read and lands later is not lost; a zone that lacks it is accepted then.
+    earliest = {p: min(first, going_on.get(p, first)) for p, first in watched.state.earliest.items()}
     entries = manifest.entries(topic=topic, stages=CURRENT_STAGES)
     zones = [writer.zone.name for writer in writers]
-    found = decide(
-        _landed(manifest, watched.epoch, entries, zones), watched.state.topic_id, watched.state.earliest, now=now
-    )
+    found = decide(_landed(manifest, watched.epoch, entries, zones), watched.state.topic_id, earliest, now=now)
     Ledger(manifest).accept(found.epoch, found.losses, after=watched.epoch, now=now)
     reach("landing-accepted")
     for writer in writers:
         forget_lost_dead_letters(writer.manifest, topic, watched.earliest)
-    copied = _copy_lacking(writers, topic, found, watched, now=now)
+    copied = _copy_lacking(writers, topic, found, earliest, now=now)
     for writer in writers:
         Stops(writer.manifest).clear(topic, [writer.zone.name])
     return Accepted(found.epoch if found.epoch != watched.epoch else None, found.losses, closed, copied)
@@ -197,18 +197,28 @@ def accept(
 
 def _close_open_files(
     writers: Sequence[ZoneWriter], feed: Feed, scrub: Scrub | None, watched: WatchedTopic, *, now: datetime
-) -> list[Closed]:
-    """Land the open files whose next messages Kafka does not have: for each partition the longest one of all zones."""
+) -> tuple[list[Closed], dict[int, int]]:
+    """Land the open files whose next messages Kafka does not have: for each partition the longest one of all zones.
+
+    Returns:
+        What has landed, and of each partition that has an open file with which its zone goes on, Kafka's offset of the
+        first message in it.
+    """
     manifest, topic = writers[0].manifest, feed.topic
     ends = landed_ends(manifest, topic, dead_letters=False)
     longest: dict[int, tuple[ZoneWriter, Closed]] = {}
+    going_on: dict[int, int] = {}
     for writer in writers:
         files = files_of(writer.entries(topic, stages=ALL_STAGES))
         dead_files = [file for file in files if file.holds_dead_letters]  # and then the process died
         for first, records in whole_open_files(writer.zone, topic, watched.epoch.topic_id):
             place, last = Place(topic, records[0].partition), records[-1].offset
             can_go_on = not watched.replaced and last + 1 >= watched.earliest.get(place.partition, 0)
-            if can_go_on or first < ends.get(place.partition, 0):
+            if first < ends.get(place.partition, 0):
+                continue
+            if can_go_on:
+                begin = first - watched.epoch.base(place.partition)
+                going_on[place.partition] = min(begin, going_on.get(place.partition, begin))
                 continue
             policies = SharedState(manifest).policies(*place)
             dead = [record for record in records if feed.flaw_of(record, policies) is not None]
@@ -221,7 +231,7 @@ def _close_open_files(
         # Kafka cannot be asked how many messages it gave.
         delivery = Delivery(writer, lambda: now, count_given=lambda *_: 0, scrubs={topic: scrub} if scrub else {})
         delivery.take(closed)
-    return [closed for _, closed in longest.values()]
+    return [closed for _, closed in longest.values()], going_on
 
 
 def _landed(manifest: Manifest, epoch: Epoch, entries: Sequence[Entry], zones: Sequence[str]) -> Landed:
@@ -236,10 +246,10 @@ def _landed(manifest: Manifest, epoch: Epoch, entries: Sequence[Entry], zones: S
 
 
 def _copy_lacking(
-    writers: Sequence[ZoneWriter], topic: str, found: Acceptance, watched: WatchedTopic, *, now: datetime
+    writers: Sequence[ZoneWriter], topic: str, found: Acceptance, earliest: Mapping[int, int], *, now: datetime
 ) -> list[tuple[str, str]]:
     """Copy the files that a zone lacks and cannot read from Kafka any more."""
-    limits = found.epoch.landed_offsets(watched.state.earliest)
+    limits = found.epoch.landed_offsets(earliest)
     copied = []
     for writer in writers:
         for file in missing_files(writer.manifest, topic, anywhere=True):

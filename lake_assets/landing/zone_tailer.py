@@ -527,6 +527,9 @@ class ZoneTailer:
         if start.has_landed(closed):  # after a gap that was just filled: landed before, and maybe compacted since
             self._open_files.drop(closed.place)
             return
+        if stop is None and self._is_given_up(closed):
+            self._forget([closed.place])  # to be begun again behind what is lost
+            return
         try:
             problem = self._ids.problem(closed.place.topic)
             if problem:
@@ -539,6 +542,11 @@ class ZoneTailer:
         else:
             self._open_files.drop(closed.place)
             self.files += 1
+
+    def _is_given_up(self, closed: Closed) -> bool:
+        """Return whether a person has accepted meanwhile that an offset of a closed file is lost for good."""
+        gaps = Ledger(self._delivery.writer.manifest).gaps(closed.place.topic)
+        return RangeIndex(gap.ranges for gap in gaps).overlaps({closed.place.partition: (closed.first, closed.last)})
 
     def _stop_unreadable(self, place: Place, error: ServiceError) -> None:
         """Stop a partition that Kafka does not give; say so if the reason is that the topic is another one now."""

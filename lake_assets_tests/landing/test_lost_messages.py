@@ -117,6 +117,7 @@ def test_a_zone_that_comes_after_retention_lacks_what_the_other_one_has_begun_to
     one.forget(3)
     with one.tailer("b") as tailer:
         tailer.drain()
+        assert not accept(one.writers, one.servers, one.topic, now=NOW, feed=one.feed).losses, "zone a has read it"
         one.send(range(5, 25))
         one.land("a")
         tailer.drain()
@@ -127,6 +128,21 @@ def test_a_zone_that_comes_after_retention_lacks_what_the_other_one_has_begun_to
     assert [file.ranges for file in one.files("b")] == [{0: (0, 9)}, {0: (10, 19)}]
     assert one.findings() == []
     assert one.load() == named(range(20))
+
+
+def test_a_zone_that_had_read_what_is_accepted_as_lost_meanwhile_begins_again_behind_it(one: OneTopic) -> None:
+    one.send(range(5))
+    with one.tailer("a") as tailer:  # its storage is not there yet, so nobody can see its open file
+        tailer.drain()
+        one.forget(3)
+        one.land("b")
+        done = accept(one.writers, one.servers, one.topic, now=NOW, feed=one.feed)
+        assert [(loss.first, loss.last) for loss in done.losses if loss.for_good] == [(0, 2)]
+        one.send(range(5, 25))
+        tailer.drain()
+    assert [tailer.stopped for tailer in one.land()] == [{}, {}]
+    assert one.load() == named(range(3, 23))
+    assert one.findings() == []
 
 
 def test_a_partition_that_was_begun_further_on_and_has_no_file_goes_on_behind_that_when_its_topic_is_created_again(
