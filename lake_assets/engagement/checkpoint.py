@@ -244,7 +244,10 @@ ERASURES_SPREAD = 5
 """Rules of intents since which a person is the ids that requests until the erasure connect, also later ones, and rows
 are erased by the id that they were sent with."""
 
-RULES = ERASURES_SPREAD
+REMOVED_COUNT = 6
+"""Rules of intents since which removed engagements count among the messages about one, and deleted rows come back."""
+
+RULES = REMOVED_COUNT
 """Rules of new intents. A batch that an earlier version has begun is completed by the rules of its intent."""
 
 

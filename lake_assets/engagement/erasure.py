@@ -142,7 +142,13 @@ class ErasureRegistry:
     spark: SparkSession
 
     def reject_erased(
-        self, messages: DataFrame, people: Mapping[str, str], batch: Batch, *, include_valid: bool = True
+        self,
+        messages: DataFrame,
+        people: Mapping[str, str],
+        batch: Batch,
+        *,
+        include_valid: bool = True,
+        also: Sequence[tuple[Mapping[str, str], Mapping[str, Column]]] = (),
     ) -> DataFrame:
         """Mark the messages that name an erased person as invalid.
 
@@ -153,29 +159,29 @@ class ErasureRegistry:
             people: SQL of the id of a person → SQL of the time of the record. A record without a time is
                 treated as sent before the erasure.
             include_valid: Whether to check valid messages, too.
+            also: Further people, with column → the value that it gets where a message names one who is erased.
 
         Returns:
-            The same messages; where they name an erased person, reason is `ERASED` and message is null.
+            The same messages; where they name an erased person of `people`, reason is `ERASED` and message is null.
         """
         from pyspark.sql import functions as F
 
-        erased = self._erased_in(messages, people, batch, include_valid=include_valid)
+        marks = [(people, {"reason": F.lit(ERASED), "message": F.lit(None)}), *also]
+        named = {who: time for of_mark, _ in marks for who, time in of_mark.items()}
+        erased = self._erased_in(messages, named, batch, include_valid=include_valid)
         if not erased:
             return messages
         is_checked = F.lit(True) if include_valid else F.col("reason").isNotNull()
-        names_erased = F.lit(False)
-        for who_column, time_column in people.items():
-            names_erased |= F.coalesce(_sent_before_erasure(who_column, time_column), F.lit(False))
-        is_erased = is_checked & names_erased
+        marked: dict[str, Column] = {}
+        for of_mark, values in marks:
+            names_erased = F.lit(False)
+            for who_column, time_column in of_mark.items():
+                names_erased |= F.coalesce(_sent_before_erasure(who_column, time_column), F.lit(False))
+            is_erased = is_checked & names_erased
+            marked |= {name: F.when(is_erased, value).otherwise(F.col(name)) for name, value in values.items()}
         by_org = erased_by_org(self.spark.createDataFrame(_erased_table(erased)))
         joined = messages.join(F.broadcast(by_org), F.expr("org_id = of_org"), "left")
-        marked = joined.withColumns(
-            {
-                "reason": F.when(is_erased, ERASED).otherwise(F.col("reason")),
-                "message": F.when(~is_erased, F.col("message")),
-            }
-        )
-        return marked.select(*messages.columns)
+        return joined.withColumns(marked).select(*messages.columns)
 
     def _erased_in(
         self, messages: DataFrame, people: Mapping[str, str], batch: Batch, *, include_valid: bool

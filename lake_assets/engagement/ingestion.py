@@ -14,14 +14,15 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from lake_assets.base.columns import any_of
-from lake_assets.engagement.batch import BatchMessages, DeadLetterCommit, Stream
-from lake_assets.engagement.checkpoint import COPIES_ARE_REPEATED, Batch
+from lake_assets.engagement.batch import IS_VALID, BatchMessages, DeadLetterCommit, Stream
+from lake_assets.engagement.checkpoint import COPIES_ARE_REPEATED, REMOVED_COUNT, Batch
 from lake_assets.engagement.delta_log import batch_statement
 from lake_assets.engagement.erasure import ErasureRegistry
-from lake_assets.engagement.known_requests import reject_replaced, upgrade, with_ids
+from lake_assets.engagement.known_requests import orgs_of, reject_replaced, upgrade, with_ids
 from lake_assets.engagement.messages import ingestion_format
 from lake_assets.engagement.notifications import DATA_COMMIT, NotificationCommit
 from lake_assets.engagement.pruning import day_ranges, merge_scope, spans_of_days
+from lake_assets.engagement.removed import IS_BACK, RemovedCommit, removed_rows
 from lake_assets.engagement.requests import SENT_AT
 from lake_assets.engagement.tables import (
     ENGAGEMENT,
@@ -43,34 +44,48 @@ _KEY = ("org_id", "engagement_id")
 _PLACE = ("partition", "offset")
 
 
+_COUNTS = "counts"
+"""Whether a message counts among those about its engagement, also one that makes no row because it was erased."""
+_WAS_REMOVED = "was_removed"
+
+
 def reject_repeated(messages: DataFrame, tables: LakeTables, spark: SparkSession, batch: Batch) -> DataFrame:
     """Give messages about engagements of which another one counts the reason `REPEATED`, and remove their text.
 
     Args:
-        messages: As `validate_messages` returns them. Invalid messages stay as they are, and count for nothing.
+        messages: As `validate_messages` returns them. Those that are not valid by themselves count for nothing. Those
+            that are erased or expired count, and then the engagement has no row.
 
     Returns:
-        `messages` itself if each counts and none replaces a row; else with `replaces`, the day of the row that a
-        message replaces, null if none.
+        `messages` itself if each counts and makes a row, and none concerns a known engagement; else with `_COUNTS`,
+        with `_WAS_REMOVED`, and, if one replaces a row, with `replaces`, the day of the row that a message replaces,
+        null if none.
     """
     from pyspark.sql import functions as F
 
     from lake_assets.connections.row_checkpoint import checkpoint_and_aggregate
 
-    valid = messages.where("reason is null")
-    counts = [F.count_if("is_copy").alias("copies"), F.count("replaces").alias("replaced")]
+    valid = messages.where("reason is null" if batch.rules < REMOVED_COUNT else IS_VALID)
+    counts = [
+        F.count_if("is_copy").alias("copies"),
+        F.count("replaces").alias("replaced"),
+        F.count_if(_WAS_REMOVED).alias("removed"),
+        F.count("reason").alias("gone"),
+    ]
     ranked, counted = checkpoint_and_aggregate(_ranked(valid, _stored(valid, tables, spark, batch)), counts)
     if not any(counted.values()):
         return messages
-    marked = messages.join(F.broadcast(ranked), list(_PLACE), "left")
+    marked = messages.join(F.broadcast(ranked.drop("reason")), list(_PLACE), "left")
     is_copy = F.coalesce("is_copy", F.lit(False))
     rejected = marked.withColumns(
         {
-            "reason": F.when(is_copy, REPEATED).otherwise(F.col("reason")),
+            "reason": F.coalesce("reason", F.when(is_copy, REPEATED)),
             "message": F.when(~is_copy, F.col("message")),
+            _COUNTS: ~is_copy,
+            _WAS_REMOVED: F.coalesce(_WAS_REMOVED, F.lit(False)),
         }
     )
-    return rejected.select(*messages.columns, *(["replaces"] if counted["replaced"] else []))
+    return rejected.select(*messages.columns, _COUNTS, _WAS_REMOVED, *(["replaces"] if counted["replaced"] else []))
 
 
 def may_be_copies(rows: DataFrame, margin: int = 1) -> Column:
@@ -97,14 +112,23 @@ def may_be_copies(rows: DataFrame, margin: int = 1) -> Column:
 
 
 def _stored(valid: DataFrame, tables: LakeTables, spark: SparkSession, batch: Batch) -> DataFrame:
-    """Return the rows that the batch found of the engagements of its messages: `_KEY`, `SENT_AT`, engagement_date."""
-    rows = with_ids(tables.read_for(spark, batch, ENGAGEMENT).where(may_be_copies(valid)), tables.lake)
-    stored = rows.select(*_KEY, SENT_AT, "engagement_date")
+    """Return what the batch found of the engagements of its messages: `_KEY`, `SENT_AT`, `_WAS_REMOVED`, and
+    engagement_date, null for a removed one."""
+    from pyspark.sql import functions as F
+
+    may_be_copy = may_be_copies(valid)
+    rows = with_ids(tables.read_for(spark, batch, ENGAGEMENT).where(may_be_copy), tables.lake)
+    stored = rows.select(*_KEY, SENT_AT, F.lit(False).alias(_WAS_REMOVED), "engagement_date")
+    removed = removed_rows(tables, spark, batch)
+    if removed is not None:
+        removed = removed.where(F.col("org_id").isin(orgs_of(valid)))
+        stored = stored.union(removed.select(*_KEY, SENT_AT, F.lit(True), F.lit(None)))
     return stored.join(valid.select(*_KEY).hint("broadcast"), list(_KEY), "left_semi")
 
 
 def _ranked(valid: DataFrame, stored: DataFrame) -> DataFrame:
-    """Return the messages that do not count, and those that replace a row: partition, offset, is_copy, replaces date.
+    """Return the messages that do not count, that make no row, and those about a known engagement: partition, offset,
+    is_copy, replaces date, `_WAS_REMOVED`, reason.
 
     The last one sent counts; of those, a row of the table, and then the message that comes first.
     """
@@ -112,13 +136,16 @@ def _ranked(valid: DataFrame, stored: DataFrame) -> DataFrame:
     from pyspark.sql import functions as F
 
     # One sort finds all: a row of the table has no place in Kafka, and so comes before all messages.
-    both = valid.select(*_KEY, *_PLACE, SENT_AT).unionByName(stored, allowMissingColumns=True)
+    both = valid.select(*_KEY, *_PLACE, SENT_AT, "reason").unionByName(stored, allowMissingColumns=True)
     of_engagement = Window.partitionBy(*_KEY)
     in_order = of_engagement.orderBy(F.desc_nulls_last(SENT_AT), *[F.asc_nulls_first(name) for name in _PLACE])
     is_copy = F.row_number().over(in_order) > 1
-    found = both.withColumns({"is_copy": is_copy, "of_row": F.max("engagement_date").over(of_engagement)})
-    found = found.where("partition is not null and (is_copy or of_row is not null)")
-    return found.select(*_PLACE, "is_copy", F.when(~F.col("is_copy"), F.col("of_row")).alias("replaces"))
+    known = {name: F.max(name).over(of_engagement) for name in ("engagement_date", _WAS_REMOVED)}
+    found = both.withColumns({"is_copy": is_copy, **known})
+    is_known = f"engagement_date is not null or {_WAS_REMOVED}"
+    found = found.where(f"partition is not null and (is_copy or reason is not null or {is_known})")
+    replaces = F.when(~F.col("is_copy"), F.col("engagement_date")).alias("replaces")
+    return found.select(*_PLACE, "is_copy", replaces, _WAS_REMOVED, "reason")
 
 
 def ingestion(tables: LakeTables, spark: SparkSession, servers: str) -> Stream:
@@ -131,6 +158,7 @@ def ingestion(tables: LakeTables, spark: SparkSession, servers: str) -> Stream:
     messages = IngestionMessages(tables, spark, topic, ingestion_format(tables.lake))
     commits = (
         EngagementCommit(messages),
+        RemovedCommit(tables, spark, messages.removed),
         DeadLetterCommit(messages),
         NotificationCommit(tables, spark, tables.lake.app_name("ingestion")),
     )
@@ -161,10 +189,25 @@ class IngestionMessages(BatchMessages):
             return found
         return reject_repeated(found, self.tables, self.spark, batch)
 
+    def removed(self, batch: Batch) -> DataFrame | None:
+        """Return the engagements of which a message counts that makes no row, and those that have a row again, as
+        `RemovedCommit` takes them.
+
+        Other messages about one that does not say when it was sent are copies of it, so it need not be known.
+        """
+        from pyspark.sql import functions as F
+
+        messages = self.checkpointed(batch)
+        if _COUNTS not in messages.columns:
+            return None
+        is_told = f"({_WAS_REMOVED} or {SENT_AT} is not null and reason is not null)"
+        found = messages.where(f"{IS_VALID} and {_COUNTS} and {is_told}")
+        return found.select(*_KEY, SENT_AT, F.col("reason").isNull().alias(IS_BACK))
+
 
 @dataclass(frozen=True)
 class EngagementCommit:
-    """Writes a row for each valid message; it replaces the row of its engagement."""
+    """Writes a row for each valid message; it replaces the row of its engagement. An erased one removes it."""
 
     messages: BatchMessages
     name: str = DATA_COMMIT
@@ -173,18 +216,21 @@ class EngagementCommit:
     def write(self, batch: Batch, done: Mapping[str, int | None], app_id: str) -> None:
         from pyspark.sql import functions as F
 
-        tables, valid = self.messages.tables, self.messages.valid(batch)
+        tables, messages = self.messages.tables, self.messages.checkpointed(batch)
         names = list(engagement_columns(tables.lake))
         as_sent = {sent(column): F.col(column) for column in tables.lake.ids}
-        rows = valid.withColumns({"engagement_date": F.to_date("engaged_at"), **as_sent})
-        if "replaces" not in valid.columns:
-            tables.append(ENGAGEMENT, rows.select(*names), app_id=app_id, batch_id=batch.batch_id)
+        rows = messages.withColumns({"engagement_date": F.to_date("engaged_at"), **as_sent})
+        if "replaces" not in messages.columns:
+            valid = rows.where("reason is null").select(*names)
+            tables.append(ENGAGEMENT, valid, app_id=app_id, batch_id=batch.batch_id)
             return
-        replaced = valid.where("replaces is not null").select("org_id", F.col("replaces").alias("engagement_date"))
+        rows = rows.where("reason is null or replaces is not null").withColumn("gone", F.col("reason").isNotNull())
+        replaced = rows.where("replaces is not null").select("org_id", F.col("replaces").alias("engagement_date"))
         is_replaced = "org_id = of_org_id AND engagement_id = of_engagement_id AND of_replaces IS NOT NULL"
         condition = merge_scope(spans_of_days(replaced)).condition & F.expr(is_replaced)
-        source = rows.select(*(F.col(name).alias(f"of_{name}") for name in [*names, "replaces"]))
+        source = rows.select(*(F.col(name).alias(f"of_{name}") for name in [*names, "replaces", "gone"]))
         values = {name: F.col(f"of_{name}") for name in names}
         merge = source.mergeInto(tables.identifier(ENGAGEMENT), condition)
         with batch_statement(self.messages.spark, app_id, batch.batch_id):
-            merge.whenMatched().update(values).whenNotMatched().insert(values).merge()
+            merge = merge.whenMatched(F.col("of_gone")).delete().whenMatched().update(values)
+            merge.whenNotMatched(~F.col("of_gone")).insert(values).merge()

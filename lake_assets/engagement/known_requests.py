@@ -30,6 +30,7 @@ from lake_assets.engagement.grouped import (
 from lake_assets.engagement.lake import STREAMS, EngagementLake
 from lake_assets.engagement.messages import RECORD, record_format, with_typed_record
 from lake_assets.engagement.notifications import DATA_COMMIT
+from lake_assets.engagement.removed import removed_rows
 from lake_assets.engagement.requests import PERSON, SENT_AT
 from lake_assets.engagement.tables import (
     ENGAGEMENT,
@@ -38,10 +39,12 @@ from lake_assets.engagement.tables import (
     MUTATION_REQUEST,
     MUTATION_REQUEST_COLUMNS,
     MUTATION_REQUEST_PROPERTIES,
+    REMOVED,
     REPLACED,
     SETTLED_REQUEST,
     LakeTables,
     check_fields,
+    create_statement,
     row_columns,
     sent,
     spark_tables,
@@ -172,11 +175,20 @@ def final_records(requests: DataFrame, found: Former, lake: EngagementLake) -> t
 
 
 def inserted_rows(records: DataFrame, lake: EngagementLake) -> DataFrame:
-    """Return the rows that records become: org_id string, engagement_date date, row struct of `row_columns`."""
+    """Return the rows that records become: org_id string, engagement_date date, gone boolean, row struct of
+    `engagement_columns`.
+
+    If it is gone, requests have deleted it, or its person was erased, or it has expired. Then engaged_at is null, and
+    the row has no content, so that no request brings it back.
+    """
     from pyspark.sql import functions as F
 
-    left = records.where("who_id is not null")
-    return left.select("org_id", "engagement_date", F.struct(*row_columns(lake)).alias("row"))
+    stays = F.col("engaged_at").isNotNull()
+    named = ("org_id", "engagement_id", SENT_AT)
+    known = [F.col(name) if name in named else F.when(stays, F.col(name)).alias(name) for name in row_columns(lake)]
+    not_sent = [F.lit(None).cast("string").alias(sent(column)) for column in lake.ids]
+    row = F.struct(*known, *not_sent).alias("row")
+    return records.select("org_id", "engagement_date", F.col("who_id").isNull().alias("gone"), row)
 
 
 def reject_replaced(messages: DataFrame, tables: LakeTables, spark: SparkSession, batch: Batch) -> DataFrame:
@@ -212,6 +224,7 @@ class Former:
 
     Attributes:
         arrivals: As `new_rows` returns them.
+        deleted: The deleted rows with an id that has a part, as they were; None if none can come back.
         applied: The requests of former batches that are connected with its requests or with new rows, each with its
             part and component.
         parts: As `parts_by_org` returns them, of the ids of its requests and of new rows.
@@ -221,6 +234,7 @@ class Former:
     """
 
     arrivals: DataFrame | None
+    deleted: DataFrame | None
     applied: DataFrame
     parts: DataFrame
     records: DataFrame | None
@@ -262,11 +276,28 @@ def former(
     if arrivals is not None:
         links = links.union(arrivals.select("org_id", "column", "id", F.lit(None), F.lit(True)).distinct())
     parts = checkpoint_rows(parts_by_org(links))
+    deleted = removed_rows(tables, spark, batch)
+    if deleted is not None:
+        deleted = with_ids(deleted, tables.lake).where(F.col("org_id").isin(sorted(of_orgs)))
+        of_parts = with_part(ids_as_sent(deleted, tables.lake), parts, "id").select("org_id", "engagement_id")
+        deleted = checkpoint_rows(deleted.join(of_parts.distinct(), ["org_id", "engagement_id"], "left_semi"))
+        if len(tables.lake.ids) > 1:  # where they are in the other columns follows from all requests of these
+            of_rows = ids_as_sent(deleted, tables.lake).select("org_id", "column", "id", F.lit(None), F.lit(True))
+            parts = checkpoint_rows(parts_by_org(links.union(of_rows)))
     if records is not None:
         keys = with_part(_ids_of_records(records), parts, "id").select("org_id", RECORD_IDS[0])
         records = checkpoint_rows(records.join(keys.distinct(), ["org_id", RECORD_IDS[0]], "left_semi"))
     applied = checkpoint_rows(with_part(applied, parts, "old_id"))
-    return Former(arrivals, applied, parts, records, may_be_late)
+    return Former(arrivals, deleted, applied, parts, records, may_be_late)
+
+
+def ids_as_sent(rows: DataFrame, lake: EngagementLake) -> DataFrame:
+    """Return the ids that rows were sent with: org_id, engagement_id, column string, id string."""
+    from pyspark.sql import functions as F
+
+    ids = [F.struct(F.lit(column).alias("column"), F.col(sent(column)).alias("id")) for column in lake.ids]
+    each = rows.select("org_id", "engagement_id", F.explode(F.array(*ids)).alias("of_id"))
+    return each.select("org_id", "engagement_id", "of_id.*").where("id is not null")
 
 
 def _ids_of_records(requests: DataFrame) -> DataFrame:
@@ -355,7 +386,9 @@ def upgrade(tables: LakeTables, spark: SparkSession) -> None:
         files, path = file_system(tables.location(SETTLED_REQUEST))
         files.delete_dir(path)
     for schema in spark_tables(tables.lake):
-        if schema.name in (ENGAGEMENT, MUTATION_REQUEST):
+        if schema.name == REMOVED and not is_table(tables.location(REMOVED)):
+            spark.sql(create_statement(schema, tables.identifier(REMOVED)))
+        elif schema.name in (ENGAGEMENT, MUTATION_REQUEST, REMOVED):
             known = {column.name for column in open_table(tables.location(schema.name)).schema().fields}
             added = ", ".join(f"`{name}` {kind}" for name, kind in schema.columns.items() if name not in known)
             if added:

@@ -40,6 +40,7 @@ from lake_assets.engagement.batch import Guard
 from lake_assets.engagement.delta_log import file_system, open_table, read_rows
 from lake_assets.engagement.known_requests import upgrade
 from lake_assets.engagement.lake import STREAMS, StreamName
+from lake_assets.engagement.removed import forget_removed
 from lake_assets.engagement.tables import (
     CHECKPOINT,
     DEAD_LETTER,
@@ -49,6 +50,7 @@ from lake_assets.engagement.tables import (
     MUTATION_REQUEST,
     NOTIFICATION,
     ORG,
+    REMOVED,
     LakeTables,
 )
 from lake_assets.engagement.turn_order import MAINTENANCE, coordinator_of
@@ -220,11 +222,12 @@ TABLES = (
     NOTIFICATION,
     DEAD_LETTER,
     ERASURE,
+    REMOVED,
     ORG,
     ENGAGEMENT_METRICS,
     CHECKPOINT,
 )
-COMPACTED_TABLES = (MUTATION_REQUEST, NOTIFICATION, DEAD_LETTER, ERASURE)
+COMPACTED_TABLES = (MUTATION_REQUEST, NOTIFICATION, DEAD_LETTER, ERASURE, REMOVED)
 """Tables whose small files are compacted without sorting."""
 
 UNLOCKED_TABLES = frozenset({ORG, ENGAGEMENT_METRICS})
@@ -310,6 +313,8 @@ def maintain(tables: LakeTables, spark: SparkSession, guard: Guard, *, retain_ho
     before = size(tables)
     last_erasure = _last_erasure(tables)
     orgs = changed_orgs(tables)
+    confirm()
+    forget_removed(tables)
     kept_hours = retain_hours if is_cleaned_up(tables) else 0
     sorted_orgs = rewrite_files(tables, spark, orgs, confirm)
     reach("maintenance-optimized")

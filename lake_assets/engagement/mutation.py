@@ -17,7 +17,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from lake_assets.engagement.batch import IS_VALID, BatchMessages, DeadLetterCommit, Stream, batch_id_column
-from lake_assets.engagement.checkpoint import DATES_BIND, Batch
+from lake_assets.engagement.checkpoint import DATES_BIND, REMOVED_COUNT, Batch
 from lake_assets.engagement.delta_log import batch_statement
 from lake_assets.engagement.erasure import ErasureRegistry
 from lake_assets.engagement.grouped import RECORD_IDS, RECORD_PLACE, aliases_by_org, changed_aliases_by_org, with_part
@@ -27,6 +27,7 @@ from lake_assets.engagement.known_requests import (
     engaged_within,
     final_records,
     former,
+    ids_as_sent,
     ingested_versions,
     inserted_rows,
     orgs_of,
@@ -36,9 +37,10 @@ from lake_assets.engagement.known_requests import (
     with_ids,
     with_record_ids,
 )
-from lake_assets.engagement.messages import mutation_format
+from lake_assets.engagement.messages import RECORD, mutation_format
 from lake_assets.engagement.notifications import DATA_COMMIT, NotificationCommit
 from lake_assets.engagement.pruning import DateSpan, MergeScope, day_ranges, merge_scope, spans_of_days
+from lake_assets.engagement.removed import IS_BACK, RemovedCommit, removed_rows
 from lake_assets.engagement.requests import PERSON, SENT_AT
 from lake_assets.engagement.tables import (
     ENGAGEMENT,
@@ -48,7 +50,7 @@ from lake_assets.engagement.tables import (
     MUTATION_REQUEST_COLUMNS,
     ORG,
     LakeTables,
-    row_columns,
+    engagement_columns,
     sent,
 )
 from lake_assets.engagement.topics import KafkaTopic
@@ -68,16 +70,39 @@ def mutation(tables: LakeTables, spark: SparkSession, servers: str) -> Stream:
         servers: Kafka's `host:port`, comma-separated.
     """
     topic = KafkaTopic(servers, tables.lake.topic("mutation"))
-    messages = BatchMessages(tables, spark, topic, mutation_format(tables.lake))
+    messages = MutationMessages(tables, spark, topic, mutation_format(tables.lake))
     plans = Plans(messages)
     commits = (
         RequestCommit(plans),
         MutationCommit(plans),
+        RemovedCommit(tables, spark, plans.removed, keeps_content=True),
         DeadLetterCommit(messages),
         NotificationCommit(tables, spark, tables.lake.app_name("mutation")),
     )
     has_work = partial(_has_work, tables)
     return Stream("mutation", tables, topic.state, commits, (ORG, ERASURE), has_work, partial(upgrade, tables, spark))
+
+
+@dataclass(frozen=True)
+class MutationMessages(BatchMessages):
+    """The messages of a batch of mutation."""
+
+    def accepted(self, messages: DataFrame, batch: Batch) -> DataFrame:
+        """Return the messages; those whose own ids are of an erased person are invalid.
+
+        A record of an erased person is reduced to its engagement_id. Its request is in force.
+        """
+        from pyspark.sql import functions as F
+
+        if batch.rules < REMOVED_COUNT:
+            return super().accepted(messages, batch)
+        registry = ErasureRegistry(self.tables, self.spark)
+        of_record = f"{RECORD}.{PERSON}"
+        people = {who: time for who, time in self.format.people.items() if who != of_record}
+        name = F.col(f"{RECORD}.engagement_id").alias(self.format.key("engagement_id"))
+        reduced = {"insert_record": F.to_json(F.struct(name))}
+        records = ({of_record: self.format.people[of_record]}, reduced)
+        return registry.reject_erased(messages, people, batch, also=[records])
 
 
 @dataclass(frozen=True)
@@ -87,10 +112,12 @@ class Plan:
     Attributes:
         requests: The rows that it appends to `mutation_request`.
         changes: The rows that change, as `_merge` takes them; None if none do.
+        placed: The records of the batch and the rows that come back, as `RemovedCommit` takes them; None if none do.
     """
 
     requests: DataFrame
     changes: DataFrame | None
+    placed: DataFrame | None
 
 
 @dataclass(frozen=True)
@@ -126,9 +153,21 @@ class Plans:
         orgs = orgs_of(valid)
         new = checkpoint_rows(with_record_ids(self._new(valid, batch, orgs), lake))
         requests = new.where("reason is null").drop("reason")
-        found = former(tables, spark, batch, requests, orgs)
-        records = final_records(requests, found, lake)
-        arrived = with_part(_arrived_ids(spark, found.arrivals), found.parts, "id")
+        columns = ", ".join(f"`{name}` {kind}" for name, kind in MUTATION_REQUEST_COLUMNS.items())
+        has_invalid = not self.messages.all_valid(batch)
+        erased = self._erased(new.where(f"reason = '{ERASED}'"), batch) if has_invalid else []
+        hashed = spark.createDataFrame(erased, columns) if erased else None
+        carrying = requests
+        if hashed is not None and batch.rules >= REMOVED_COUNT:  # records of others than the erased person
+            named = new.where("insert_record is not null").drop("old_id", "new_id", "reason")
+            of_erased = named.join(hashed.select(*_REQUEST_KEY, "old_id", "new_id"), _REQUEST_KEY)
+            carrying = checkpoint_rows(requests.unionByName(of_erased.select(*requests.columns)))
+        found = former(tables, spark, batch, carrying, orgs)
+        records = final_records(carrying, found, lake)
+        new_ids = _arrived_ids(spark, found.arrivals)
+        if found.deleted is not None:  # as if they came now
+            new_ids = new_ids.union(ids_as_sent(found.deleted, lake).select("org_id", "column", "id")).distinct()
+        arrived = with_part(new_ids, found.parts, "id")
         asked = with_part(requests, found.parts, "old_id")
         spans = checkpoint_rows(changed_aliases_by_org(found.applied, asked, arrived))
         rows = self._rows(batch, requests, spans, found)
@@ -142,19 +181,37 @@ class Plans:
             replaced = stored.where("not is_later").drop("is_later")
             inserted = inserted.join(stored.where("is_later"), ["org_id", "engagement_id"], "left_anti")
             changes = changes.join(replaced, ["org_id", "engagement_id"], "left_anti")
+            replaced = replaced.where(f"not {_WAS_REMOVED}").drop(_WAS_REMOVED)
             changes = changes.unionByName(replaced, allowMissingColumns=True)
             cut_offs = ErasureRegistry(tables, spark).cut_offs(batch.reads[ERASURE])
             if cut_offs is not None:
                 is_expired = F.expr("org_id = of_org AND engaged_at <= expired_until")
-                inserted = inserted.join(F.broadcast(cut_offs), is_expired, "left_anti")
+                of_org = inserted.join(F.broadcast(cut_offs), is_expired, "left")
+                kept = {name: F.when(F.col("of_org").isNull(), F.col(name)) for name in ("who_id", "engaged_at")}
+                inserted = of_org.withColumns(kept).select(*inserted.columns)
             changes = changes.unionByName(inserted_rows(inserted, lake), allowMissingColumns=True)
-        changes, counted = checkpoint_and_aggregate(changes, [F.count(F.lit(1)).alias("changes")])
+        counts = [F.count(F.lit(1)).alias("changes"), F.count("row").alias("placed")]
+        changes, counted = checkpoint_and_aggregate(changes, counts)
+        placed = changes.where("row is not null").select("row.*", (~F.col("gone")).alias(IS_BACK))
         met = with_part(_ids_of(changes, lake), found.parts, "id").select("component").distinct()
         stored = _stored(asked, found.applied, F.broadcast(met), batch, lake)
-        if not self.messages.all_valid(batch) and (erased := self._erased(new.where(f"reason = '{ERASED}'"), batch)):
-            columns = ", ".join(f"`{name}` {kind}" for name, kind in MUTATION_REQUEST_COLUMNS.items())
-            stored = stored.unionByName(spark.createDataFrame(erased, columns))
-        return Plan(checkpoint_rows(stored), changes if counted["changes"] else None)
+        if hashed is not None:
+            stored = stored.unionByName(hashed)
+        return Plan(
+            checkpoint_rows(stored), changes if counted["changes"] else None, placed if counted["placed"] else None
+        )
+
+    def removed(self, batch: Batch) -> DataFrame | None:
+        """Return the records of a batch that have no row, and the removed engagements that have one again."""
+        placed = self.of(batch, keep=False).placed
+        if placed is None:
+            return None
+        gone = placed.where(f"not {IS_BACK}")
+        removed = removed_rows(self.messages.tables, self.messages.spark, batch)
+        if removed is None:
+            return gone
+        key = ["org_id", "engagement_id"]
+        return gone.unionByName(placed.where(IS_BACK).join(removed.select(key), key, "left_semi"))
 
     def _erased(self, requests: DataFrame, batch: Batch) -> list[list[Any]]:
         """Return requests that name an erased person as rows of `mutation_request`: hashed, and not in force.
@@ -162,9 +219,15 @@ class Plans:
         Retention erases also the ids that they connect with this person.
         """
         registry = ErasureRegistry(self.messages.tables, self.messages.spark)
-        values = {"attempts": 1, "status": ERASED, "records": 0, "batch_id": batch.batch_id}
-        found = requests.drop("insert_record", RECORD_TIME, *RECORD_PLACE).toArrow().to_pylist()
-        rows = [{**row, **registry.hash_request(row), **values} for row in found]
+        values = {"attempts": 1, "status": ERASED, "batch_id": batch.batch_id}
+        found = requests.drop("insert_record", "record_date").toArrow().to_pylist()
+        if batch.rules < REMOVED_COUNT:
+            found = [{**row, RECORD_TIME: None, **dict.fromkeys(RECORD_PLACE)} for row in found]
+        rows = []
+        for row in found:
+            ids = row["record_ids"] and dict(row["record_ids"])
+            records = int(row[RECORD_IDS[0]] is not None)
+            rows.append({**row, **registry.hash_request(row), "record_ids": ids, "records": records, **values})
         return [[row.get(name) for name in MUTATION_REQUEST_COLUMNS] for row in rows]
 
     def _new(self, valid: DataFrame, batch: Batch, orgs: Iterable[str]) -> DataFrame:
@@ -203,12 +266,15 @@ class Plans:
             read += spans_of_days(moved.withColumn("engagement_date", F.to_date("engaged_at")))
         scope = merge_scope(read)
         rows = tables.read_for(self.messages.spark, batch, ENGAGEMENT).where(scope.condition)
-        rows = with_ids(rows, tables.lake).withColumn(_IS_NEW, F.lit(False))
-        if found.arrivals is None or not found.may_be_late:
-            return rows
-        key = ["org_id", "engagement_id", "engaged_at"]
-        new = found.arrivals.select(*key, F.lit(True).alias("came")).distinct()
-        return rows.join(new, key, "left").withColumn(_IS_NEW, F.col("came").isNotNull()).drop("came")
+        rows = with_ids(rows, tables.lake).withColumns({_IS_NEW: F.lit(False), _WAS_REMOVED: F.lit(False)})
+        if found.arrivals is not None and found.may_be_late:
+            key = ["org_id", "engagement_id", "engaged_at"]
+            new = found.arrivals.select(*key, F.lit(True).alias("came")).distinct()
+            rows = rows.join(new, key, "left").withColumn(_IS_NEW, F.col("came").isNotNull()).drop("came")
+        if found.deleted is not None:
+            deleted = found.deleted.withColumns({_IS_NEW: F.lit(False), _WAS_REMOVED: F.lit(True)})
+            rows = rows.unionByName(deleted.select(*rows.columns))
+        return rows
 
     def _moved(self, batch: Batch, records: DataFrame) -> DataFrame:
         """Return the rows of records of former batches that change, as `_changes` does.
@@ -220,7 +286,7 @@ class Plans:
 
         tables = self.messages.tables
         scope = merge_scope(spans_of_days(records))
-        rows = with_ids(tables.read_for(self.messages.spark, batch, ENGAGEMENT).where(scope.condition), tables.lake)
+        rows = _with_removed(tables, self.messages.spark, batch).where(scope.condition)
         ends = records.withColumnRenamed("who_id", "end").drop("request_id", "engagement_date")
         found = rows.where(sent(PERSON) + " is null").join(F.broadcast(ends), ["org_id", "engagement_id", SENT_AT])
         new_ids = {f"new_{PERSON}": F.col("end")}
@@ -231,21 +297,21 @@ class Plans:
         moved = F.col("end").isNull()
         for column in tables.lake.ids:
             moved |= ~new_ids[f"new_{column}"].eqNullSafe(F.col(column))
-        changed = found.where(moved).withColumns({"gone": F.col("end").isNull(), **new_ids})
-        names = [f"new_{column}" for column in tables.lake.ids]
-        return changed.select(*_key(tables.lake), "engagement_date", "gone", *names).dropDuplicates(_key(tables.lake))
+        changed = found.withColumns({"moved": moved, "gone": F.col("end").isNull(), **new_ids})
+        return _changed(changed, tables.lake)
 
     def _stored(self, batch: Batch, records: DataFrame) -> DataFrame:
-        """Return the rows that records replace, as changes that delete them, and is_later: the row was sent later."""
+        """Return the rows that records replace, as changes that delete them, also removed ones, with `_WAS_REMOVED` and
+        is_later: the row was sent later."""
         from pyspark.sql import functions as F
 
         tables = self.messages.tables
         lake = tables.lake
-        rows = tables.read_for(self.messages.spark, batch, ENGAGEMENT).where(F.col("org_id").isin(orgs_of(records)))
+        rows = _with_removed(tables, self.messages.spark, batch).where(F.col("org_id").isin(orgs_of(records)))
         records = records.select("org_id", "engagement_id", F.col(SENT_AT).alias("asked_at"))
-        found = with_ids(rows, lake).join(F.broadcast(records), ["org_id", "engagement_id"])
+        found = rows.join(F.broadcast(records), ["org_id", "engagement_id"])
         is_later = F.coalesce(F.col(SENT_AT) > F.col("asked_at"), F.lit(False)).alias("is_later")
-        found = found.select(*_key(lake), "engagement_date", F.lit(True).alias("gone"), is_later)
+        found = found.select(*_key(lake), "engagement_date", F.lit(True).alias("gone"), is_later, _WAS_REMOVED)
         return found.dropDuplicates(_key(lake))
 
 
@@ -274,7 +340,7 @@ class MutationCommit:
     table: str = ENGAGEMENT
 
     def write(self, batch: Batch, done: Mapping[str, int | None], app_id: str) -> None:
-        tables, changes = self.plans.messages.tables, self.plans.of(batch, keep=False).changes
+        tables, changes = self.plans.messages.tables, self.plans.of(batch, keep=True).changes
         if changes is None:
             return
         scope = merge_scope(spans_of_days(changes))
@@ -318,6 +384,22 @@ _IS_NEW = "is_new"
 """Whether a row came since the last batch of mutation; only told if some of these may have no sent id."""
 
 
+_WAS_REMOVED = "was_removed"
+"""Whether a row is not in the table, but may come back."""
+
+
+def _with_removed(tables: LakeTables, spark: SparkSession, batch: Batch) -> DataFrame:
+    """Return the rows that the batch found, with `_WAS_REMOVED`: those of the table, and removed ones."""
+    from pyspark.sql import functions as F
+
+    rows = with_ids(tables.read_for(spark, batch, ENGAGEMENT), tables.lake).withColumn(_WAS_REMOVED, F.lit(False))
+    removed = removed_rows(tables, spark, batch)
+    if removed is None:
+        return rows
+    removed = with_ids(removed, tables.lake).withColumn(_WAS_REMOVED, F.lit(True))
+    return rows.unionByName(removed.select(*rows.columns))
+
+
 def _key(lake: EngagementLake) -> list[str]:
     """Return the columns that tell rows apart whose ids change."""
     return ["org_id", "engagement_id", "engaged_at", *lake.ids, *(sent(column) for column in lake.ids)]
@@ -327,12 +409,12 @@ def _changes(rows: DataFrame, spans: DataFrame, present_spans: DataFrame, lake: 
     """Return the rows that change.
 
     Args:
-        rows: Of `engagement`, with `_IS_NEW`.
+        rows: Of `engagement`, with `_IS_NEW` and `_WAS_REMOVED`.
         spans: As `changed_aliases_by_org` returns them.
         present_spans: As `aliases_by_org` returns them. Rows without a sent id follow them.
 
     Returns:
-        `_key`, engagement_date date, gone boolean, and for each id column `new_<column>`; each row once.
+        As `_changed` returns them.
     """
     from pyspark.sql import functions as F
 
@@ -352,20 +434,40 @@ def _changes(rows: DataFrame, spans: DataFrame, present_spans: DataFrame, lake: 
         is_as_sent = F.col(sent(column)).isNotNull() | F.col(_IS_NEW)
         of_row = F.when(is_as_sent, F.col(f"spans_{column}")).otherwise(F.col(f"present_{column}"))
         span = F.get(F.filter(of_row, lambda span: engaged_within(span["after"], span["until"])), F.lit(0))
-        new_id = F.when(span.isNotNull(), span["new_id"]).otherwise(F.col(column))
+        stays = F.when(F.col(_WAS_REMOVED), F.coalesce(sent(column), column)).otherwise(F.col(column))
+        new_id = F.when(span.isNotNull(), span["new_id"]).otherwise(stays)
         named |= F.col(f"spans_{column}").isNotNull() | F.col(f"present_{column}").isNotNull()
         gone |= span.isNotNull() & new_id.isNull()
         moved |= ~new_id.eqNullSafe(F.col(column))
         new_ids[f"new_{column}"] = new_id
-    changed = rows.where(named).withColumns({"gone": gone, "moved": moved, **new_ids}).where("gone or moved")
-    return changed.select(*_key(lake), "engagement_date", "gone", *new_ids).dropDuplicates(_key(lake))
+    return _changed(rows.where(named).withColumns({"gone": gone, "moved": moved, **new_ids}), lake)
+
+
+def _changed(rows: DataFrame, lake: EngagementLake) -> DataFrame:
+    """Return the rows that change.
+
+    Args:
+        rows: Of `engagement`, with `_WAS_REMOVED`, moved, gone, and the ids that they get as `new_<column>`.
+
+    Returns:
+        `_key`, engagement_date date, gone boolean, for each id column `new_<column>`, and row struct of
+        `engagement_columns`, of those that come back; each row once.
+    """
+    from pyspark.sql import functions as F
+
+    changed = rows.where(f"case when {_WAS_REMOVED} then not gone else gone or moved end")
+    new_ids = {column: f"new_{column}" for column in lake.ids}
+    row = F.struct(*(F.col(new_ids.get(name, name)).alias(name) for name in engagement_columns(lake)))
+    back = F.when(F.col(_WAS_REMOVED), row).alias("row")
+    found = changed.select(*_key(lake), "engagement_date", "gone", *new_ids.values(), back)
+    return found.dropDuplicates(_key(lake))
 
 
 def _merge(changes: DataFrame, table: str, scope: MergeScope, lake: EngagementLake) -> MergeIntoWriter:
     """Return the MERGE that moves and deletes rows, and puts records in place.
 
     Args:
-        changes: As `_changes` returns them, and `row` of the records.
+        changes: As `_changes` returns them, and the records as `inserted_rows` does.
         table: Name of the engagement table in SQL.
     """
     from pyspark.sql import functions as F
@@ -380,10 +482,8 @@ def _merge(changes: DataFrame, table: str, scope: MergeScope, lake: EngagementLa
     merge = source.mergeInto(table, same_row)
     merge = merge.whenMatched(F.col("gone")).delete()
     merge = merge.whenMatched().update({column: F.col(f"new_{column}") for column in lake.ids})
-    if "row" in source.columns:
-        values = {name: F.col(f"row.{name}") for name in row_columns(lake)}
-        merge = merge.whenNotMatched(F.col("row").isNotNull()).insert(values)
-    return merge
+    values = {name: F.col(f"row.{name}") for name in engagement_columns(lake)}
+    return merge.whenNotMatched(F.col("row").isNotNull() & ~F.col("gone")).insert(values)
 
 
 def _spans_of(requests: DataFrame) -> list[DateSpan]:

@@ -32,6 +32,7 @@ from lake_assets.engagement.known_requests import (
 from lake_assets.engagement.messages import TIMES, retention_format
 from lake_assets.engagement.notifications import DATA_COMMIT, NotificationCommit
 from lake_assets.engagement.pruning import DateSpan, merge_scope
+from lake_assets.engagement.removed import IS_BACK, RemovedCommit, removed_rows
 from lake_assets.engagement.requests import PERSON, SENT_AT
 from lake_assets.engagement.tables import (
     DEAD_LETTER,
@@ -91,6 +92,7 @@ class RetentionLimits:
     messages: BatchMessages
     _limits: dict[int, DataFrame] = field(default_factory=dict, repr=False)
     _people: dict[int, list[dict[str, Any]]] = field(default_factory=dict, repr=False)
+    _removals: dict[int, tuple[DataFrame, Column] | None] = field(default_factory=dict, repr=False)
 
     def of(self, batch: Batch) -> DataFrame:
         """Return the limits of a batch, computed at once: `RETENTION_LIMITS`."""
@@ -153,6 +155,85 @@ class RetentionLimits:
         links = links.unionByName(spark.createDataFrame(pa.Table.from_pylist(earlier, schema=_LINKS)))
         return checkpoint_rows(limits_by_org(requests, links))
 
+    def removal(self, batch: Batch) -> tuple[DataFrame, Column] | None:
+        """Return what rows of `engagement` are joined with, and which of them a batch removes; None if none."""
+        if batch.batch_id not in self._removals:
+            self._removals[batch.batch_id] = self._removal(batch)
+        return self._removals[batch.batch_id]
+
+    def _removal(self, batch: Batch) -> tuple[DataFrame, Column] | None:
+        from pyspark.sql import functions as F
+
+        limits = _by_org(self.of(batch))
+        last_days = limits.select("of_org", "last_day").orderBy("of_org").collect()
+        if not last_days:
+            return None
+        scope = merge_scope(DateSpan((row["of_org"],), last=row["last_day"]) for row in last_days)
+        same_org = F.expr("org_id = of_org")
+        is_too_old = F.expr("engaged_at < cut_off")
+        who = "who_id" if batch.rules < ERASURES_SPREAD else f"coalesce({SENT_WHO_ID}, who_id)"
+        is_erased = F.expr(f"least(engaged_at, {SENT_AT}) <= try_element_at(erased, {who})")
+        records = self._records(batch, limits)
+        if records is not None:
+            limits = limits.join(F.broadcast(records), "of_org", "left")
+            of_record = (
+                f"{SENT_WHO_ID} IS NULL AND coalesce(array_contains({{}}, struct(engagement_id, {SENT_AT})), false)"
+            )
+            is_erased = F.expr(of_record.format("gone")) | (is_erased & ~F.expr(of_record.format("kept")))
+        return limits, scope.condition & same_org & (is_too_old | is_erased)
+
+    def without_content(self, batch: Batch) -> DataFrame | None:
+        """Return the removed engagements whose content goes, as `RemovedCommit` takes them; None if none."""
+        from pyspark.sql import functions as F
+
+        removed = removed_rows(self.messages.tables, self.messages.spark, batch)
+        removal = None if removed is None else self.removal(batch)
+        if removed is None or removal is None:
+            return None
+        limits, condition = removal
+        rows = with_ids(removed, self.messages.tables.lake).join(F.broadcast(limits), condition)
+        return rows.select("org_id", "engagement_id", SENT_AT, F.lit(False).alias(IS_BACK))
+
+    def _records(self, batch: Batch, limits: DataFrame) -> DataFrame | None:
+        """Return the rows of records that are erased though their present ids are not, or the other way round.
+
+        A record goes by the id that its request gave it, which its row does not have.
+
+        Args:
+            limits: As `_by_org` returns them.
+
+        Returns:
+            of_org string; gone and kept, arrays of (engagement_id, `SENT_AT`); each org once. None without records.
+        """
+        from pyspark.sql import functions as F
+
+        from lake_assets.connections.row_checkpoint import checkpoint_rows
+
+        tables, spark = self.messages.tables, self.messages.spark
+        if batch.rules < ERASURES_SPREAD or not self.erased_people(batch):
+            return None
+        carrying = placed_records(tables, spark, batch)
+        if carrying is None:
+            return None
+        engagement_id, who_id = RECORD_IDS
+        key = ["org_id", "engagement_id", SENT_AT]
+        of_orgs = F.col("org_id").isin(orgs_of(self.erased_ids(batch)))
+        named = carrying.where(of_orgs & F.col(who_id).isNotNull())
+        named = named.withColumnsRenamed({engagement_id: "engagement_id", "executed_at": SENT_AT})
+        first = F.min_by(F.struct(who_id, RECORD_TIME), F.struct("partition", "offset"))
+        rows = with_ids(tables.read_for(spark, batch, ENGAGEMENT), tables.lake).select(*key, "who_id", SENT_WHO_ID)
+        removed = removed_rows(tables, spark, batch)
+        if removed is not None:
+            rows = rows.union(with_ids(removed, tables.lake).select(*rows.columns))
+        rows = rows.where(of_orgs & F.col(SENT_WHO_ID).isNull()).drop(SENT_WHO_ID)
+        found = rows.join(named.groupBy(*key).agg(first.alias("record")), key).select(*key, "who_id", "record.*")
+        found = found.join(F.broadcast(limits.select("of_org", "erased")), F.expr("org_id = of_org"))
+        about = F.least(RECORD_TIME, SENT_AT)
+        goes = _is_erased(who_id, about)
+        row = F.struct("engagement_id", SENT_AT)
+        lists = [F.collect_list(F.when(each, row)).alias(name) for name, each in (("gone", goes), ("kept", ~goes))]
+        return checkpoint_rows(found.where(goes | _is_erased("who_id", about)).groupBy("of_org").agg(*lists))
+
     def _orgs_that_erase_again(self, registry: ErasureRegistry, batch: Batch, limits: DataFrame) -> set[str]:
         """Return the orgs that erase a person again. Earlier requests that linked the person's ids are hashed."""
         erased = registry.erased_hashes(batch.reads[ERASURE])
@@ -174,6 +255,9 @@ class RetentionLimits:
         tables = self.messages.tables
         rows = with_ids(tables.read_for(self.messages.spark, batch, ENGAGEMENT), tables.lake)
         ids = rows.select("org_id", "who_id").union(rows.select("org_id", SENT_WHO_ID))
+        removed = removed_rows(tables, self.messages.spark, batch)
+        if removed is not None:
+            ids = ids.union(removed.select("org_id", "who_id")).union(removed.select("org_id", SENT_WHO_ID))
         ids = ids.union(self.messages.checkpointed(batch).select("org_id", "who_id"))
         ids = ids.union(links.select("org_id", "old_id")).union(links.select("org_id", "new_id"))
         of_orgs = F.col("org_id").isin(sorted({org for org, _ in hashed}))
@@ -372,6 +456,7 @@ def retention(tables: LakeTables, spark: SparkSession, servers: str) -> Stream:
     commits = (
         ErasureCommit(limits),
         DeletionCommit(limits),
+        RemovedCommit(tables, spark, limits.without_content),
         RequestRedaction(limits),
         DeadLetterRedaction(limits),
         DeadLetterCommit(messages, partial(redact_letters, limits=limits)),
@@ -396,66 +481,14 @@ class DeletionCommit:
     table: str = ENGAGEMENT
 
     def write(self, batch: Batch, done: Mapping[str, int | None], app_id: str) -> None:
-        from pyspark.sql import functions as F
-
         tables, spark = self.limits.messages.tables, self.limits.messages.spark
-        limits = _by_org(self.limits.of(batch))
-        last_days = limits.select("of_org", "last_day").orderBy("of_org").collect()
-        if not last_days:
+        removal = self.limits.removal(batch)
+        if removal is None:
             return
-        scope = merge_scope(DateSpan((row["of_org"],), last=row["last_day"]) for row in last_days)
-        same_org = F.expr("org_id = of_org")
-        is_too_old = F.expr("engaged_at < cut_off")
-        who = "who_id" if batch.rules < ERASURES_SPREAD else f"coalesce({SENT_WHO_ID}, who_id)"
-        is_erased = F.expr(f"least(engaged_at, {SENT_AT}) <= try_element_at(erased, {who})")
-        records = self._records(batch, limits)
-        if records is not None:
-            limits = limits.join(F.broadcast(records), "of_org", "left")
-            of_record = (
-                f"{SENT_WHO_ID} IS NULL AND coalesce(array_contains({{}}, struct(engagement_id, {SENT_AT})), false)"
-            )
-            is_erased = F.expr(of_record.format("gone")) | (is_erased & ~F.expr(of_record.format("kept")))
-        condition = scope.condition & same_org & (is_too_old | is_erased)
+        limits, condition = removal
         merge = limits.mergeInto(tables.identifier(ENGAGEMENT), condition)
         with batch_statement(spark, app_id, batch.batch_id):
             merge.whenMatched().delete().merge()
-
-    def _records(self, batch: Batch, limits: DataFrame) -> DataFrame | None:
-        """Return the rows of records that are erased though their present ids are not, or the other way round.
-
-        A record goes by the id that its request gave it, which its row does not have.
-
-        Args:
-            limits: As `_by_org` returns them.
-
-        Returns:
-            of_org string; gone and kept, arrays of (engagement_id, `SENT_AT`); each org once. None without records.
-        """
-        from pyspark.sql import functions as F
-
-        from lake_assets.connections.row_checkpoint import checkpoint_rows
-
-        tables, spark = self.limits.messages.tables, self.limits.messages.spark
-        if batch.rules < ERASURES_SPREAD or not self.limits.erased_people(batch):
-            return None
-        carrying = placed_records(tables, spark, batch)
-        if carrying is None:
-            return None
-        engagement_id, who_id = RECORD_IDS
-        key = ["org_id", "engagement_id", SENT_AT]
-        of_orgs = F.col("org_id").isin(orgs_of(self.limits.erased_ids(batch)))
-        named = carrying.where(of_orgs & F.col(who_id).isNotNull())
-        named = named.withColumnsRenamed({engagement_id: "engagement_id", "executed_at": SENT_AT})
-        first = F.min_by(F.struct(who_id, RECORD_TIME), F.struct("partition", "offset"))
-        rows = with_ids(tables.read_for(spark, batch, ENGAGEMENT), tables.lake)
-        rows = rows.where(of_orgs & F.col(SENT_WHO_ID).isNull()).select(*key, "who_id")
-        found = rows.join(named.groupBy(*key).agg(first.alias("record")), key).select(*key, "who_id", "record.*")
-        found = found.join(F.broadcast(limits.select("of_org", "erased")), F.expr("org_id = of_org"))
-        about = F.least(RECORD_TIME, SENT_AT)
-        goes = _is_erased(who_id, about)
-        row = F.struct("engagement_id", SENT_AT)
-        lists = [F.collect_list(F.when(each, row)).alias(name) for name, each in (("gone", goes), ("kept", ~goes))]
-        return checkpoint_rows(found.where(goes | _is_erased("who_id", about)).groupBy("of_org").agg(*lists))
 
 
 def _by_org(limits: DataFrame) -> DataFrame:

@@ -36,6 +36,7 @@ SETTLED_REQUEST = "settled_request"
 NOTIFICATION = "notification"
 DEAD_LETTER = "dead_letter"
 ERASURE = "erasure"
+REMOVED = "removed"
 ORG = "org"
 ENGAGEMENT_METRICS = "engagement_metrics"
 CHECKPOINT = "checkpoint"
@@ -182,6 +183,7 @@ _ENGAGEMENT_PROPERTIES = {
     "delta.dataSkippingStatsColumns": "engagement_date",
 }
 MUTATION_REQUEST_PROPERTIES = {"delta.dataSkippingStatsColumns": "records,batch_id,executed_at"}
+_REMOVED_PROPERTIES = {"delta.dataSkippingStatsColumns": "removed_at"}
 _NO_STATISTICS = {"delta.dataSkippingNumIndexedCols": "0"}
 
 
@@ -209,6 +211,7 @@ def spark_tables(lake: EngagementLake) -> tuple[TableSchema, ...]:
         TableSchema(NOTIFICATION, NOTIFICATION_COLUMNS, ("org_id", "ingestion_hour")),
         TableSchema(DEAD_LETTER, DEAD_LETTER_COLUMNS, properties=_NO_STATISTICS),
         TableSchema(ERASURE, ERASURE_COLUMNS, properties=_NO_STATISTICS),
+        TableSchema(REMOVED, {**engagement_columns(lake), "removed_at": "timestamp"}, ("org_id",), _REMOVED_PROPERTIES),
         TableSchema(ORG, ORG_COLUMNS),
         _metrics_table(lake),
     )

@@ -25,8 +25,8 @@ STEP = timedelta(hours=7)
 LAST = 40
 IDS = ("a", "b", "c", "d")
 KINDS = ("sent", "opened", "replied")
-FEATURES = ("corrections", "repeats", "ttl", "gdpr", "records")
-"""What a history has beside emails, conversions and copies. Not yet right in any order: deletes."""
+FEATURES = ("corrections", "repeats", "ttl", "gdpr", "records", "deletes")
+"""What a history has beside emails, conversions and copies."""
 
 Row = tuple[str, str, str, datetime]
 """engagement_id, who_id, kind, engaged_at"""

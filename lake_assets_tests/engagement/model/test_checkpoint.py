@@ -59,7 +59,7 @@ def test_a_batch_that_a_later_version_has_begun_is_refused(store: CheckpointStor
     later = replace(intent(7), batch=replace(intent(7).batch, rules=RULES + 1))
     store.move("mail.ingestion", None, later)
     store.move("chat.ingestion", None, intent(1))
-    with pytest.raises(StoredByNewerVersion, match=r"mail\.ingestion, with the rules of batch 7, has format 6"):
+    with pytest.raises(StoredByNewerVersion, match=r"mail\.ingestion, with the rules of batch 7, has format 7"):
         store.read("mail.ingestion")
     assert store.read("chat.ingestion") == intent(1)
 

@@ -11,7 +11,7 @@ import pytest
 from lake_assets.engagement.checkpoint import Batch
 from lake_assets.engagement.erasure import certify
 from lake_assets.engagement.monitoring import Reconciliation, reconcile
-from lake_assets.engagement.tables import DEAD_LETTER, ENGAGEMENT, ERASED, MUTATION_REQUEST, REPLACED
+from lake_assets.engagement.tables import DEAD_LETTER, ENGAGEMENT, ERASED, MUTATION_REQUEST, REMOVED, REPLACED
 from lake_assets_tests.engagement.scenario import START, Traffic, email
 
 if TYPE_CHECKING:
@@ -23,6 +23,8 @@ UNTIL = START + timedelta(days=2)
 PEOPLE = ("contact 0", "müller", "a/b")
 IN_PLACE = 900
 """Number of an email of acme that a request puts in place, of somebody who is not erased."""
+DELETED = 3
+"""Number of an email of acme that a request deletes before its person is erased."""
 SPELLED = [b'{"org_id": "acme", "who_id": "m\\u00fcller", "engaged_at": "soon"}', b'{"who_id": "a\\/b"}']
 TWIN = b'{"org_id": "acme", "request_id": "twin", "op": "gdpr", "who_id": "contact 0", "requested_at": "soon"}'
 KEPT = b'{"org_id": "globex", "who_id": "a/b"}'
@@ -34,9 +36,11 @@ def test_an_erasure_takes_messages_in_any_spelling_and_leaves_that_a_record_is_i
 ) -> None:
     mail = Traffic(home, spark, kafka)
     mail.send(range(3), [*SPELLED, KEPT])
+    mail.send([DELETED], who_id="müller")
     mail.run()
     mail.ask("acme", "delete", "müller", insert=email(IN_PLACE, who_id="lead 3"))
     mail.run("mutation")
+    assert removed(mail) == {(f"e{DELETED}", "müller", f"Subject {DELETED}")}
     for who in PEOPLE:
         mail.retain("acme", "gdpr", UNTIL, who_id=who)
     mail.spoil("retention", [TWIN, TWIN[:-1]])
@@ -44,6 +48,7 @@ def test_an_erasure_takes_messages_in_any_spelling_and_leaves_that_a_record_is_i
     assert report.dropped == 0
     assert_what_is_not_carried_out_is_missed(mail, report.batch)
     assert letters(mail) == {(None, None), ("globex", "a/b")}
+    assert removed(mail) == {(f"e{DELETED}", None, None)}
     assert not [who for who in PEOPLE if is_read(mail, who)]
     assert_erased_again(mail)
     mail.send([IN_PLACE])
@@ -81,11 +86,17 @@ def letters(mail: Traffic) -> set[tuple[str | None, str | None]]:
     return {(message.get("org_id"), message.get("who_id")) for message in told}
 
 
+def removed(mail: Traffic) -> set[tuple[str, str | None, str | None]]:
+    """What is remembered of engagements without a row: id, person and subject."""
+    found = mail.rows(REMOVED)
+    return {(row["engagement_id"], row["who_id"], (row["engagement"] or {}).get("subject")) for row in found}
+
+
 def reasons(mail: Traffic, topic: str) -> list[str]:
     return sorted(row["reason"] for row in mail.rows(DEAD_LETTER) if row["topic"] == topic)
 
 
 def is_read(mail: Traffic, who: str) -> bool:
-    """Whether a file of a present version holds an id; former ones do until maintenance."""
+    """Whether a file of a present version holds an id; former ones do until maintenance, and so do deleted rows."""
     found = certify(mail.tables.root, [], "acme", who, mail.servers)
-    return any(finding.referenced == "main" for finding in found.findings)
+    return any(each.referenced == "main" and each.table != "mail.engagement" for each in found.findings)
