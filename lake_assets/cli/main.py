@@ -175,10 +175,11 @@ def main() -> None:
     except KeyboardInterrupt:
         sys.exit(INTERRUPTED)
     except Exception as error:  # of any library that a command uses
-        if isinstance(error.__cause__, KeyboardInterrupt):  # it came while C created an object
-            sys.exit(INTERRUPTED)
-        if isinstance(error.__cause__, SystemExit):
-            sys.exit(error.__cause__.code)
+        if isinstance(error, SystemError):  # an interrupt or SIGTERM came while C created an object
+            if isinstance(error.__cause__, KeyboardInterrupt):
+                sys.exit(INTERRUPTED)
+            if isinstance(error.__cause__, SystemExit):
+                sys.exit(error.__cause__.code)
         _show(error)
         sys.exit(1)
 
