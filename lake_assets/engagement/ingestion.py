@@ -22,7 +22,7 @@ from lake_assets.engagement.known_requests import orgs_of, reject_replaced, upgr
 from lake_assets.engagement.messages import ingestion_format
 from lake_assets.engagement.notifications import DATA_COMMIT, NotificationCommit
 from lake_assets.engagement.pruning import day_ranges, merge_scope, spans_of_days
-from lake_assets.engagement.removed import IS_BACK, RemovedCommit, removed_rows
+from lake_assets.engagement.removed import IS_BACK, WAS_REMOVED, RemovedCommit, removed_rows
 from lake_assets.engagement.requests import SENT_AT
 from lake_assets.engagement.tables import (
     ENGAGEMENT,
@@ -46,7 +46,6 @@ _PLACE = ("partition", "offset")
 
 _COUNTS = "counts"
 """Whether a message counts among those about its engagement, also one that makes no row because it was erased."""
-_WAS_REMOVED = "was_removed"
 
 
 def reject_repeated(messages: DataFrame, tables: LakeTables, spark: SparkSession, batch: Batch) -> DataFrame:
@@ -58,7 +57,7 @@ def reject_repeated(messages: DataFrame, tables: LakeTables, spark: SparkSession
 
     Returns:
         `messages` itself if each counts and makes a row, and none concerns a known engagement; else with `_COUNTS`,
-        with `_WAS_REMOVED`, and, if one replaces a row, with `replaces`, the day of the row that a message replaces,
+        with `WAS_REMOVED`, and, if one replaces a row, with `replaces`, the day of the row that a message replaces,
         null if none.
     """
     from pyspark.sql import functions as F
@@ -69,7 +68,7 @@ def reject_repeated(messages: DataFrame, tables: LakeTables, spark: SparkSession
     counts = [
         F.count_if("is_copy").alias("copies"),
         F.count("replaces").alias("replaced"),
-        F.count_if(_WAS_REMOVED).alias("removed"),
+        F.count_if(WAS_REMOVED).alias("removed"),
         F.count("reason").alias("gone"),
     ]
     ranked, counted = checkpoint_and_aggregate(_ranked(valid, _stored(valid, tables, spark, batch)), counts)
@@ -82,10 +81,10 @@ def reject_repeated(messages: DataFrame, tables: LakeTables, spark: SparkSession
             "reason": F.coalesce("reason", F.when(is_copy, REPEATED)),
             "message": F.when(~is_copy, F.col("message")),
             _COUNTS: ~is_copy,
-            _WAS_REMOVED: F.coalesce(_WAS_REMOVED, F.lit(False)),
+            WAS_REMOVED: F.coalesce(WAS_REMOVED, F.lit(False)),
         }
     )
-    return rejected.select(*messages.columns, _COUNTS, _WAS_REMOVED, *(["replaces"] if counted["replaced"] else []))
+    return rejected.select(*messages.columns, _COUNTS, WAS_REMOVED, *(["replaces"] if counted["replaced"] else []))
 
 
 def may_be_copies(rows: DataFrame, margin: int = 1) -> Column:
@@ -112,13 +111,13 @@ def may_be_copies(rows: DataFrame, margin: int = 1) -> Column:
 
 
 def _stored(valid: DataFrame, tables: LakeTables, spark: SparkSession, batch: Batch) -> DataFrame:
-    """Return what the batch found of the engagements of its messages: `_KEY`, `SENT_AT`, `_WAS_REMOVED`, and
+    """Return what the batch found of the engagements of its messages: `_KEY`, `SENT_AT`, `WAS_REMOVED`, and
     engagement_date, null for a removed one."""
     from pyspark.sql import functions as F
 
     may_be_copy = may_be_copies(valid)
     rows = with_ids(tables.read_for(spark, batch, ENGAGEMENT).where(may_be_copy), tables.lake)
-    stored = rows.select(*_KEY, SENT_AT, F.lit(False).alias(_WAS_REMOVED), "engagement_date")
+    stored = rows.select(*_KEY, SENT_AT, F.lit(False).alias(WAS_REMOVED), "engagement_date")
     removed = removed_rows(tables, spark, batch)
     if removed is not None:
         removed = removed.where(F.col("org_id").isin(orgs_of(valid)))
@@ -128,7 +127,7 @@ def _stored(valid: DataFrame, tables: LakeTables, spark: SparkSession, batch: Ba
 
 def _ranked(valid: DataFrame, stored: DataFrame) -> DataFrame:
     """Return the messages that do not count, that make no row, and those about a known engagement: partition, offset,
-    is_copy, replaces date, `_WAS_REMOVED`, reason.
+    is_copy, replaces date, `WAS_REMOVED`, reason.
 
     The last one sent counts; of those, a row of the table, and then the message that comes first.
     """
@@ -140,12 +139,12 @@ def _ranked(valid: DataFrame, stored: DataFrame) -> DataFrame:
     of_engagement = Window.partitionBy(*_KEY)
     in_order = of_engagement.orderBy(F.desc_nulls_last(SENT_AT), *[F.asc_nulls_first(name) for name in _PLACE])
     is_copy = F.row_number().over(in_order) > 1
-    known = {name: F.max(name).over(of_engagement) for name in ("engagement_date", _WAS_REMOVED)}
+    known = {name: F.max(name).over(of_engagement) for name in ("engagement_date", WAS_REMOVED)}
     found = both.withColumns({"is_copy": is_copy, **known})
-    is_known = f"engagement_date is not null or {_WAS_REMOVED}"
+    is_known = f"engagement_date is not null or {WAS_REMOVED}"
     found = found.where(f"partition is not null and (is_copy or reason is not null or {is_known})")
     replaces = F.when(~F.col("is_copy"), F.col("engagement_date")).alias("replaces")
-    return found.select(*_PLACE, "is_copy", replaces, _WAS_REMOVED, "reason")
+    return found.select(*_PLACE, "is_copy", replaces, WAS_REMOVED, "reason")
 
 
 def ingestion(tables: LakeTables, spark: SparkSession, servers: str) -> Stream:
@@ -200,7 +199,7 @@ class IngestionMessages(BatchMessages):
         messages = self.checkpointed(batch)
         if _COUNTS not in messages.columns:
             return None
-        is_told = f"({_WAS_REMOVED} or {SENT_AT} is not null and reason is not null)"
+        is_told = f"({WAS_REMOVED} or {SENT_AT} is not null and reason is not null)"
         found = messages.where(f"{IS_VALID} and {_COUNTS} and {is_told}")
         return found.select(*_KEY, SENT_AT, F.col("reason").isNull().alias(IS_BACK))
 

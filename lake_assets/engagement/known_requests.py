@@ -30,7 +30,7 @@ from lake_assets.engagement.grouped import (
 from lake_assets.engagement.lake import STREAMS, EngagementLake
 from lake_assets.engagement.messages import RECORD, record_format, with_typed_record
 from lake_assets.engagement.notifications import DATA_COMMIT
-from lake_assets.engagement.removed import removed_rows
+from lake_assets.engagement.removed import WAS_REMOVED, removed_rows
 from lake_assets.engagement.requests import PERSON, SENT_AT
 from lake_assets.engagement.tables import (
     ENGAGEMENT,
@@ -320,6 +320,18 @@ def with_ids(rows: DataFrame, lake: EngagementLake) -> DataFrame:
     kinds = {**dict.fromkeys(names, "string"), SENT_AT: "timestamp"}
     missing = [F.lit(None).cast(kind).alias(name) for name, kind in kinds.items() if name not in rows.columns]
     return rows.select("*", *missing)
+
+
+def known_rows(tables: LakeTables, spark: SparkSession, batch: Batch) -> DataFrame:
+    """Return the rows that a batch found, as `with_ids` does, with `WAS_REMOVED`: of `engagement` and `removed`."""
+    from pyspark.sql import functions as F
+
+    rows = with_ids(tables.read_for(spark, batch, ENGAGEMENT), tables.lake).withColumn(WAS_REMOVED, F.lit(False))
+    removed = removed_rows(tables, spark, batch)
+    if removed is None:
+        return rows
+    removed = with_ids(removed, tables.lake).withColumn(WAS_REMOVED, F.lit(True))
+    return rows.unionByName(removed.select(*rows.columns))
 
 
 def engaged_within(after: Column, until: Column) -> Column:

@@ -30,6 +30,7 @@ from lake_assets.engagement.known_requests import (
     ids_as_sent,
     ingested_versions,
     inserted_rows,
+    known_rows,
     orgs_of,
     requests_of,
     upgrade,
@@ -40,7 +41,7 @@ from lake_assets.engagement.known_requests import (
 from lake_assets.engagement.messages import RECORD, mutation_format
 from lake_assets.engagement.notifications import DATA_COMMIT, NotificationCommit
 from lake_assets.engagement.pruning import DateSpan, MergeScope, day_ranges, merge_scope, spans_of_days
-from lake_assets.engagement.removed import IS_BACK, RemovedCommit, removed_rows
+from lake_assets.engagement.removed import IS_BACK, WAS_REMOVED, RemovedCommit, removed_rows
 from lake_assets.engagement.requests import PERSON, SENT_AT
 from lake_assets.engagement.tables import (
     ENGAGEMENT,
@@ -181,7 +182,7 @@ class Plans:
             replaced = stored.where("not is_later").drop("is_later")
             inserted = inserted.join(stored.where("is_later"), ["org_id", "engagement_id"], "left_anti")
             changes = changes.join(replaced, ["org_id", "engagement_id"], "left_anti")
-            replaced = replaced.where(f"not {_WAS_REMOVED}").drop(_WAS_REMOVED)
+            replaced = replaced.where(f"not {WAS_REMOVED}").drop(WAS_REMOVED)
             changes = changes.unionByName(replaced, allowMissingColumns=True)
             cut_offs = ErasureRegistry(tables, spark).cut_offs(batch.reads[ERASURE])
             if cut_offs is not None:
@@ -266,13 +267,13 @@ class Plans:
             read += spans_of_days(moved.withColumn("engagement_date", F.to_date("engaged_at")))
         scope = merge_scope(read)
         rows = tables.read_for(self.messages.spark, batch, ENGAGEMENT).where(scope.condition)
-        rows = with_ids(rows, tables.lake).withColumns({_IS_NEW: F.lit(False), _WAS_REMOVED: F.lit(False)})
+        rows = with_ids(rows, tables.lake).withColumns({_IS_NEW: F.lit(False), WAS_REMOVED: F.lit(False)})
         if found.arrivals is not None and found.may_be_late:
             key = ["org_id", "engagement_id", "engaged_at"]
             new = found.arrivals.select(*key, F.lit(True).alias("came")).distinct()
             rows = rows.join(new, key, "left").withColumn(_IS_NEW, F.col("came").isNotNull()).drop("came")
         if found.deleted is not None:
-            deleted = found.deleted.withColumns({_IS_NEW: F.lit(False), _WAS_REMOVED: F.lit(True)})
+            deleted = found.deleted.withColumns({_IS_NEW: F.lit(False), WAS_REMOVED: F.lit(True)})
             rows = rows.unionByName(deleted.select(*rows.columns))
         return rows
 
@@ -286,7 +287,7 @@ class Plans:
 
         tables = self.messages.tables
         scope = merge_scope(spans_of_days(records))
-        rows = _with_removed(tables, self.messages.spark, batch).where(scope.condition)
+        rows = known_rows(tables, self.messages.spark, batch).where(scope.condition)
         ends = records.withColumnRenamed("who_id", "end").drop("request_id", "engagement_date")
         found = rows.where(sent(PERSON) + " is null").join(F.broadcast(ends), ["org_id", "engagement_id", SENT_AT])
         new_ids = {f"new_{PERSON}": F.col("end")}
@@ -301,17 +302,17 @@ class Plans:
         return _changed(changed, tables.lake)
 
     def _stored(self, batch: Batch, records: DataFrame) -> DataFrame:
-        """Return the rows that records replace, as changes that delete them, also removed ones, with `_WAS_REMOVED` and
+        """Return the rows that records replace, as changes that delete them, also removed ones, with `WAS_REMOVED` and
         is_later: the row was sent later."""
         from pyspark.sql import functions as F
 
         tables = self.messages.tables
         lake = tables.lake
-        rows = _with_removed(tables, self.messages.spark, batch).where(F.col("org_id").isin(orgs_of(records)))
+        rows = known_rows(tables, self.messages.spark, batch).where(F.col("org_id").isin(orgs_of(records)))
         records = records.select("org_id", "engagement_id", F.col(SENT_AT).alias("asked_at"))
         found = rows.join(F.broadcast(records), ["org_id", "engagement_id"])
         is_later = F.coalesce(F.col(SENT_AT) > F.col("asked_at"), F.lit(False)).alias("is_later")
-        found = found.select(*_key(lake), "engagement_date", F.lit(True).alias("gone"), is_later, _WAS_REMOVED)
+        found = found.select(*_key(lake), "engagement_date", F.lit(True).alias("gone"), is_later, WAS_REMOVED)
         return found.dropDuplicates(_key(lake))
 
 
@@ -384,22 +385,6 @@ _IS_NEW = "is_new"
 """Whether a row came since the last batch of mutation; only told if some of these may have no sent id."""
 
 
-_WAS_REMOVED = "was_removed"
-"""Whether a row is not in the table, but may come back."""
-
-
-def _with_removed(tables: LakeTables, spark: SparkSession, batch: Batch) -> DataFrame:
-    """Return the rows that the batch found, with `_WAS_REMOVED`: those of the table, and removed ones."""
-    from pyspark.sql import functions as F
-
-    rows = with_ids(tables.read_for(spark, batch, ENGAGEMENT), tables.lake).withColumn(_WAS_REMOVED, F.lit(False))
-    removed = removed_rows(tables, spark, batch)
-    if removed is None:
-        return rows
-    removed = with_ids(removed, tables.lake).withColumn(_WAS_REMOVED, F.lit(True))
-    return rows.unionByName(removed.select(*rows.columns))
-
-
 def _key(lake: EngagementLake) -> list[str]:
     """Return the columns that tell rows apart whose ids change."""
     return ["org_id", "engagement_id", "engaged_at", *lake.ids, *(sent(column) for column in lake.ids)]
@@ -409,7 +394,7 @@ def _changes(rows: DataFrame, spans: DataFrame, present_spans: DataFrame, lake: 
     """Return the rows that change.
 
     Args:
-        rows: Of `engagement`, with `_IS_NEW` and `_WAS_REMOVED`.
+        rows: Of `engagement`, with `_IS_NEW` and `WAS_REMOVED`.
         spans: As `changed_aliases_by_org` returns them.
         present_spans: As `aliases_by_org` returns them. Rows without a sent id follow them.
 
@@ -434,7 +419,7 @@ def _changes(rows: DataFrame, spans: DataFrame, present_spans: DataFrame, lake: 
         is_as_sent = F.col(sent(column)).isNotNull() | F.col(_IS_NEW)
         of_row = F.when(is_as_sent, F.col(f"spans_{column}")).otherwise(F.col(f"present_{column}"))
         span = F.get(F.filter(of_row, lambda span: engaged_within(span["after"], span["until"])), F.lit(0))
-        stays = F.when(F.col(_WAS_REMOVED), F.coalesce(sent(column), column)).otherwise(F.col(column))
+        stays = F.when(F.col(WAS_REMOVED), F.coalesce(sent(column), column)).otherwise(F.col(column))
         new_id = F.when(span.isNotNull(), span["new_id"]).otherwise(stays)
         named |= F.col(f"spans_{column}").isNotNull() | F.col(f"present_{column}").isNotNull()
         gone |= span.isNotNull() & new_id.isNull()
@@ -447,7 +432,7 @@ def _changed(rows: DataFrame, lake: EngagementLake) -> DataFrame:
     """Return the rows that change.
 
     Args:
-        rows: Of `engagement`, with `_WAS_REMOVED`, moved, gone, and the ids that they get as `new_<column>`.
+        rows: Of `engagement`, with `WAS_REMOVED`, moved, gone, and the ids that they get as `new_<column>`.
 
     Returns:
         `_key`, engagement_date date, gone boolean, for each id column `new_<column>`, and row struct of
@@ -455,10 +440,10 @@ def _changed(rows: DataFrame, lake: EngagementLake) -> DataFrame:
     """
     from pyspark.sql import functions as F
 
-    changed = rows.where(f"case when {_WAS_REMOVED} then not gone else gone or moved end")
+    changed = rows.where(f"case when {WAS_REMOVED} then not gone else gone or moved end")
     new_ids = {column: f"new_{column}" for column in lake.ids}
     row = F.struct(*(F.col(new_ids.get(name, name)).alias(name) for name in engagement_columns(lake)))
-    back = F.when(F.col(_WAS_REMOVED), row).alias("row")
+    back = F.when(F.col(WAS_REMOVED), row).alias("row")
     found = changed.select(*_key(lake), "engagement_date", "gone", *new_ids.values(), back)
     return found.dropDuplicates(_key(lake))
 

@@ -26,6 +26,9 @@ REMEMBERED = timedelta(days=30)
 IS_BACK = "is_back"
 """Whether an engagement has a row again, among those that are remembered or were."""
 
+WAS_REMOVED = "was_removed"
+"""Whether an engagement is known and has no row."""
+
 _KEY = ["org_id", "engagement_id"]
 
 

@@ -23,6 +23,7 @@ from lake_assets.engagement.erasure import ErasureRegistry, erased_by_org, match
 from lake_assets.engagement.grouped import RECORD_IDS, limits_by_org
 from lake_assets.engagement.known_requests import (
     RECORD_TIME,
+    known_rows,
     orgs_of,
     placed_records,
     requests_of,
@@ -221,11 +222,7 @@ class RetentionLimits:
         named = carrying.where(of_orgs & F.col(who_id).isNotNull())
         named = named.withColumnsRenamed({engagement_id: "engagement_id", "executed_at": SENT_AT})
         first = F.min_by(F.struct(who_id, RECORD_TIME), F.struct("partition", "offset"))
-        rows = with_ids(tables.read_for(spark, batch, ENGAGEMENT), tables.lake).select(*key, "who_id", SENT_WHO_ID)
-        removed = removed_rows(tables, spark, batch)
-        if removed is not None:
-            rows = rows.union(with_ids(removed, tables.lake).select(*rows.columns))
-        rows = rows.where(of_orgs & F.col(SENT_WHO_ID).isNull()).drop(SENT_WHO_ID)
+        rows = known_rows(tables, spark, batch).where(of_orgs & F.col(SENT_WHO_ID).isNull()).select(*key, "who_id")
         found = rows.join(named.groupBy(*key).agg(first.alias("record")), key).select(*key, "who_id", "record.*")
         found = found.join(F.broadcast(limits.select("of_org", "erased")), F.expr("org_id = of_org"))
         about = F.least(RECORD_TIME, SENT_AT)
@@ -252,12 +249,8 @@ class RetentionLimits:
         """
         from pyspark.sql import functions as F
 
-        tables = self.messages.tables
-        rows = with_ids(tables.read_for(self.messages.spark, batch, ENGAGEMENT), tables.lake)
+        rows = known_rows(self.messages.tables, self.messages.spark, batch)
         ids = rows.select("org_id", "who_id").union(rows.select("org_id", SENT_WHO_ID))
-        removed = removed_rows(tables, self.messages.spark, batch)
-        if removed is not None:
-            ids = ids.union(removed.select("org_id", "who_id")).union(removed.select("org_id", SENT_WHO_ID))
         ids = ids.union(self.messages.checkpointed(batch).select("org_id", "who_id"))
         ids = ids.union(links.select("org_id", "old_id")).union(links.select("org_id", "new_id"))
         of_orgs = F.col("org_id").isin(sorted({org for org, _ in hashed}))

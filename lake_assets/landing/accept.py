@@ -210,7 +210,7 @@ def _close_open_files(
     going_on: dict[int, int] = {}
     for writer in writers:
         files = files_of(writer.entries(topic, stages=ALL_STAGES))
-        dead_files = [file for file in files if file.holds_dead_letters]  # and then the process died
+        landed = Start(None, dead=tuple(file for file in files if file.holds_dead_letters))  # and then it died
         for first, records in whole_open_files(writer.zone, topic, watched.epoch.topic_id):
             place, last = Place(topic, records[0].partition), records[-1].offset
             can_go_on = not watched.replaced and last + 1 >= watched.earliest.get(place.partition, 0)
@@ -223,7 +223,6 @@ def _close_open_files(
             policies = SharedState(manifest).policies(*place)
             dead = [record for record in records if feed.flaw_of(record, policies) is not None]
             closed = Closed(place, first, last, [record for record in records if record not in dead], dead)
-            landed = Start(first, dead=tuple(file for file in dead_files if place.partition in file.ranges))
             closed = landed.without_landed_dead_letters(closed, writer.records)
             if place.partition not in longest or last > longest[place.partition][1].last:
                 longest[place.partition] = writer, closed

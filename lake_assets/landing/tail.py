@@ -222,7 +222,7 @@ class Start:
             LandingError: The file of dead letters holds others, or is damaged.
         """
         partition = closed.place.partition
-        spans = [(file, *file.ranges[partition]) for file in self.dead]
+        spans = [(file, *file.ranges[partition]) for file in self.dead if partition in file.ranges]
         files = [(file, last) for file, first, last in spans if first <= closed.last and closed.first <= last]
         if not files:
             return closed
@@ -275,7 +275,7 @@ def starts_of(
             holes = uncovered(covers, {partition: start}, {partition: end}).get(partition, ())
             in_kafka = [first for first, _ in holes if first >= earliest.get(partition, 0)]
             start = min(in_kafka, default=end)
-        found[partition] = Start(start, landed, tuple(file for file in dead if partition in file.ranges))
+        found[partition] = Start(start, landed, tuple(dead))
     return found
 
 

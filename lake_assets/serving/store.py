@@ -205,10 +205,12 @@ class SegmentFiles:
 
     def remove_drafts(self, table: str, *, of_push: str | None = None, until: datetime | None = None) -> None:
         """Remove drafts of a table: those of one push, or of rows that were read until a time, inclusive; else all."""
+        gone = []
         for segment in self.drafts(table):
             at = read_at(segment)
             if of_push in (None, push_of(segment)) and (until is None or (at is not None and at <= until)):
-                self._remove(draft_file(table, segment))
+                gone.append(segment)
+        self._remove(f"{DRAFTS}/{checked_table(table)}", gone)
 
     def verify(self, table: str, info: SegmentInfo) -> None:
         """Read a segment back, and compare its checksum and its row count.
@@ -248,8 +250,7 @@ class SegmentFiles:
 
     def remove(self, table: str, segments: Iterable[str]) -> None:
         """Remove the files of segments, if they exist."""
-        for name in sorted(segments):
-            self._remove(self._name(table, name))
+        self._remove(checked_table(table), map(checked_segment, segments))
 
     def _listed(self, folder: str) -> dict[str, int]:
         found: Counter[str] = Counter()
@@ -259,13 +260,11 @@ class SegmentFiles:
                 found[segment] += stored.bytes
         return dict(found)
 
-    def _remove(self, file: str) -> None:
-        self.storage.remove(file)
-        if isinstance(self.storage, Folder):
-            folder, _, name = file.rpartition("/")
-            for stored in self.storage.files(folder):
-                if stored.name.endswith(PARTIAL) and _segment_of(stored.name) == name.removesuffix(SUFFIX):
-                    self.storage.remove(f"{folder}/{stored.name}")
+    def _remove(self, folder: str, segments: Iterable[str]) -> None:
+        names = set(segments)
+        for stored in sorted(self.storage.files(folder) if names else []):
+            if _segment_of(stored.name) in names:
+                self.storage.remove(f"{folder}/{stored.name}")
 
     def _name(self, table: str, segment: str) -> str:
         return f"{checked_table(table)}/{checked_segment(segment)}{SUFFIX}"
