@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import signal
+import time
 from collections.abc import Callable, Mapping
 from multiprocessing.connection import Connection
 from multiprocessing.context import ForkServerProcess
@@ -21,6 +22,14 @@ from lake_assets_tests.forked import FORKED
 
 LONGEST = 120
 """Seconds that a child may take to its end, or to the point where it stops."""
+
+
+def wait_until(condition: Callable[[], bool], seconds: float) -> None:
+    """Wait until a condition holds; fail after some seconds."""
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
 
 
 class Child:

@@ -17,7 +17,7 @@ from lake_assets.errors import UsageError
 from lake_assets.incremental.declaration import Pipeline, Sequential, Stateful, Stateless
 from lake_assets.incremental.from_settings import open_pipeline
 from lake_assets.settings import Settings
-from lake_assets_tests.journeys import one_now
+from lake_assets_tests.matrices import one_now
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -6,13 +6,12 @@ import os
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from lake_assets.connections.spark import explain_java
+from lake_assets_tests.processes import wait_until
 
 INSTALL = "  → Install Java 17 or 21 (such as openjdk-17-jre-headless), or set JAVA_HOME to one."
 OPENS = """
@@ -71,23 +70,16 @@ def test_whoever_is_interrupted_while_spark_starts_leaves_no_java(tmp_path: Path
         stderr=subprocess.DEVNULL,
         start_new_session=True,
     )
-    wait_for(lambda: any("pyspark-shell" in line for line in in_session(process.pid)))
+    wait_until(lambda: any("pyspark-shell" in line for line in in_session(process.pid)), 60)
     process.send_signal(signal.SIGINT)
     assert process.wait(60) != 0
-    wait_for(lambda: not in_session(process.pid))
+    wait_until(lambda: not in_session(process.pid), 60)
 
 
 def in_session(leader: int) -> list[str]:
     """The command lines of the processes that a process has started, and its own, as the system lists them."""
     found = subprocess.run(["ps", "-ww", "-o", "args=", "--sid", str(leader)], capture_output=True, text=True)
     return found.stdout.splitlines()
-
-
-def wait_for(holds: Callable[[], bool]) -> None:
-    ends_at = time.monotonic() + 60
-    while not holds():
-        assert time.monotonic() < ends_at
-        time.sleep(0.2)
 
 
 def test_a_java_that_ends_for_another_reason_refers_to_its_log() -> None:

@@ -7,8 +7,7 @@ import shutil
 import subprocess
 import sys
 import threading
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
 from multiprocessing import get_context
@@ -28,6 +27,7 @@ from dagster._grpc import server as grpc_server
 from lake_assets.connections.dagster import use_context
 from lake_assets.services.service import Service, accepts, free_port, python_module, running
 from lake_assets.settings import PROJECT
+from lake_assets_tests.processes import wait_until
 
 DEFINITIONS = "lake_assets_tests.dagster_processes.served_definitions"
 SERVER = "lake_assets.dagster_processes.code_server"
@@ -112,7 +112,7 @@ class Server:
         def is_finished() -> bool:
             return self.run(run_id).is_finished
 
-        wait_until(is_finished)
+        wait_until(is_finished, PATIENCE_SECONDS)
         return self.run(run_id).status
 
     def run(self, run_id: str) -> dg.DagsterRun:
@@ -123,19 +123,12 @@ class Server:
     def where(self, run_id: str) -> Where:
         """Wait until the run has reported where it is."""
         report = self.folder / run_id
-        wait_until(lambda: report.exists() and len(report.read_text().split()) == 4)
+        wait_until(lambda: report.exists() and len(report.read_text().split()) == 4, PATIENCE_SECONDS)
         loaded_in, run, parent, number = report.read_text().split()
         return Where(int(loaded_in), int(run), int(parent), float(number))
 
     def health(self, run_id: str) -> Any:
         return self.instance.run_launcher.check_run_worker_health(self.run(run_id))
-
-
-def wait_until(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + PATIENCE_SECONDS
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
 
 
 @pytest.fixture(scope="module")

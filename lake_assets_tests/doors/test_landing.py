@@ -10,7 +10,7 @@ import sqlite3
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -23,8 +23,9 @@ from confluent_kafka import Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, ResourceType
 
 from lake_assets_tests.doors.lake_door import Done, LakeDoor
-from lake_assets_tests.journeys import one_now
+from lake_assets_tests.matrices import one_now
 from lake_assets_tests.object_store import KEY, KEY_ID, made_bucket
+from lake_assets_tests.processes import wait_until
 
 DECLARED = """
 from lake_assets import Pipeline, RawTable, Subject, Topic
@@ -376,12 +377,12 @@ def sending(shop: Shop, customers: Sequence[str], *, rate: float = 15) -> Iterat
 def test_an_erasure_wins_while_data_arrive_and_what_is_sent_later_stays(shop: Shop) -> None:
     shop.lake.environment["LAKE_LANDING_FILE_MESSAGES"] = "10"
     with landing(shop), sending(shop, ["c0", "c1", "c2"]) as sent:
-        wait_until(lambda: len(shop.orders()) > 30)
+        wait_until(lambda: len(shop.orders()) > 30, 120)
         for _ in range(3):
             began = time.time()
             shop.lake("erase", "customer", "c0")
         ended = time.time()
-        wait_until(lambda: sent[-1][2] > ended + 3)
+        wait_until(lambda: sent[-1][2] > ended + 3, 120)
     shop.send((f"last{number}" for number in range(10)), customer="c9")  # closes the open file
     assert shop.land().code == 0
     orders = set(shop.orders())
@@ -398,7 +399,7 @@ def test_an_erasure_wins_while_data_arrive_and_what_is_sent_later_stays(shop: Sh
 def test_a_scrub_while_data_arrive_is_done_once(shop: Shop) -> None:
     shop.lake.environment["LAKE_LANDING_FILE_MESSAGES"] = "10"
     with landing(shop), sending(shop, ["c0", "c1"]):
-        wait_until(lambda: len(shop.orders()) > 20)
+        wait_until(lambda: len(shop.orders()) > 20, 120)
         for _ in range(3):
             shop.lake("landing", "scrub", shop.topic, "c0", "--request", "r1")
     assert shop.land().code == 0
@@ -476,13 +477,6 @@ def files(shop: Shop, zone: str) -> dict[str, bytes]:
     return {file.name: file.read_bytes() for file in shop.folder(zone).glob("*.avro")}
 
 
-def wait_until(holds: Callable[[], bool], seconds: float = 120) -> None:
-    ends_at = time.monotonic() + seconds
-    while not holds():
-        assert time.monotonic() < ends_at
-        time.sleep(0.5)
-
-
 @dataclass
 class Store:
     """The bucket `lake` on a server of S3; zones of a shop have URLs in it."""
@@ -543,7 +537,7 @@ def test_one_zone_in_a_folder_and_the_other_in_an_object_store(shop: Shop, s3: s
         deleted: "is not where it was written",
         stray: "is not in the manifest",
     }
-    wait_until(lambda: findings() == expected)  # the stray one once it is older than the deadline
+    wait_until(lambda: findings() == expected, 120)  # the stray one once it is older than the deadline
     assert len(read(shop)) == 4
     shop.lake("landing", "repair")
     shop.lake("landing", "verify")
@@ -583,9 +577,9 @@ def test_both_zones_in_an_object_store(shop: Shop, s3: str) -> None:
 
     with landing(shop):
         shop.send(["o1", "o2", "o3"], customer="gone")
-        wait_until(lambda: len(records()) == 3)
+        wait_until(lambda: len(records()) == 3, 120)
         shop.send(["o4"])
-        wait_until(lambda: len(records()) == 4)
+        wait_until(lambda: len(records()) == 4, 120)
     assert store.files(f"landing/b/open/{shop.topic}.0")
     last = max(store.files(f"landing/a/open/{shop.topic}.0"))
     store.put(f"landing/a/open/{shop.topic}.0/{last}", b"rotten")

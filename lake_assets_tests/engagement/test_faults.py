@@ -27,7 +27,7 @@ from lake_assets_tests.engagement.interrupted import (
 )
 from lake_assets_tests.engagement.several import Case, Crowd, cases, kind_of, play
 from lake_assets_tests.engagement.world import World
-from lake_assets_tests.journeys import one_now
+from lake_assets_tests.matrices import one_now
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -20,7 +20,7 @@ from lake_assets_tests.incremental.crash_matrix import (
     told,
 )
 from lake_assets_tests.incremental.scenario import Lake
-from lake_assets_tests.journeys import one_now
+from lake_assets_tests.matrices import one_now
 
 if TYPE_CHECKING:
     from pyiceberg.catalog import Catalog

@@ -19,7 +19,7 @@ from lake_assets.membership import PIPELINE
 from lake_assets.settings import Settings
 from lake_assets_tests.incremental.history import History
 from lake_assets_tests.incremental.scenario import START, Lake, signup, with_target
-from lake_assets_tests.journeys import one_now
+from lake_assets_tests.matrices import one_now
 
 if TYPE_CHECKING:
     from pathlib import Path

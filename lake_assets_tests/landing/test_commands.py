@@ -43,9 +43,9 @@ from lake_assets.landing.tail import Delivery, Tail, starts_of
 from lake_assets.landing.zone_tailer import _belongs_to, lost_files, missing_files
 from lake_assets.membership.raw import SIGNUPS
 from lake_assets.settings import Settings
-from lake_assets_tests.journeys import one_now
 from lake_assets_tests.landing.made import path_of
 from lake_assets_tests.landing.scenario import EVER, LIMITS, TOPIC, Landed
+from lake_assets_tests.matrices import one_now
 
 ORDERS = int(os.environ.get("LAKE_TEST_LANDING_ORDERS", "0"))
 STEPS = 14

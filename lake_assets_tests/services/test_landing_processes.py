@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import json
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 from uuid import uuid4
@@ -22,6 +21,7 @@ from lake_assets.landing.zones import locked_zone
 from lake_assets.services import lifecycle, supervisor
 from lake_assets.services.lifecycle import PORT_NAMES, landing_processes, services_of
 from lake_assets.settings import Settings
+from lake_assets_tests.processes import wait_until
 
 NAMES = ["landing-a", "landing-b", "landing-load"]
 PORTS = dict.fromkeys(PORT_NAMES, 9)
@@ -107,9 +107,9 @@ def test_they_land_and_load_and_one_that_is_killed_comes_back_alone(home: Settin
 
     services = landing_processes(home, kafka_port=None)
     supervisor.start(services, home.home)
-    wait_until(lambda: all(service.ready() for service in services))
+    wait_until(lambda: all(service.ready() for service in services), SECONDS)
     send(kafka, topic, "first")
-    wait_until(lambda: orders() == ["first"])
+    wait_until(lambda: orders() == ["first"], SECONDS)
     with pytest.raises(UsageError, match="Zone b is landed by another process, with pid"):
         locked_zone(home.landing_folder, "b").__enter__()
 
@@ -117,9 +117,9 @@ def test_they_land_and_load_and_one_that_is_killed_comes_back_alone(home: Settin
     killed = addresses.process_of(home.home, "landing-a")
     assert killed is not None
     killed.kill()
-    wait_until(lambda: pid_of(home, "landing-a") not in (None, pids["landing-a"]))
+    wait_until(lambda: pid_of(home, "landing-a") not in (None, pids["landing-a"]), SECONDS)
     send(kafka, topic, "second")
-    wait_until(lambda: orders() == ["first", "second"])
+    wait_until(lambda: orders() == ["first", "second"], SECONDS)
     assert {**pids, "landing-a": 0} == {name: pid_of(home, name) if name != "landing-a" else 0 for name in pids}
     lifecycle.down(home, report=print)
     assert addresses.processes_of(home.home) == []
@@ -136,10 +136,3 @@ def send(kafka: str, topic: str, order: str) -> None:
 def pid_of(home: Settings, name: str) -> int | None:
     process = addresses.process_of(home.home, name)
     return process.pid if process else None
-
-
-def wait_until(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + SECONDS
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.2)

@@ -8,7 +8,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import psutil
@@ -23,7 +23,7 @@ from lake_assets.services import lifecycle, supervisor
 from lake_assets.services.servers import dagster_environment
 from lake_assets.services.service import Service, free_port
 from lake_assets.settings import Settings
-from lake_assets_tests.processes import lives
+from lake_assets_tests.processes import lives, wait_until
 
 NO_SPARK = {"spark_remote": "sc://127.0.0.1:1", "zookeeper": "127.0.0.1:1", "kafka": "127.0.0.1:1"}
 """With the others on another machine only Dagster is started here: much quicker, and not asked to run anything."""
@@ -161,7 +161,7 @@ time.sleep(600)
 """
     stubborn = Service("stubborn", (sys.executable, "-c", ignoring), bare_home.home, ready=lambda: True)
     process = supervisor.start([stubborn], bare_home.home)
-    wait_until(lambda: stubborn.log.exists() and "ready" in stubborn.log.read_text())
+    wait_until(lambda: stubborn.log.exists() and "ready" in stubborn.log.read_text(), PATIENCE_SECONDS)
     lifecycle.down(bare_home, report=print)
     assert process.wait(PATIENCE_SECONDS) == 0
     assert "stopped: stubborn (terminated by SIGKILL)" in supervisor.log_of(bare_home.home).read_text()
@@ -218,7 +218,7 @@ def test_down_finds_what_a_killed_supervisor_left(bare_home: Settings) -> None:
     addresses.write_records(bare_home.home, [])
     orphan = Service("steady", ("sleep", "600"), bare_home.home, ready=lambda: True)
     kept = supervisor.start([orphan], bare_home.home)
-    wait_until(lambda: addresses.process_of(bare_home.home, "steady") is not None)
+    wait_until(lambda: addresses.process_of(bare_home.home, "steady") is not None, PATIENCE_SECONDS)
     kept.kill()
     kept.wait(PATIENCE_SECONDS)
     assert [p.name() for p in addresses.processes_of(bare_home.home)] == ["sleep"]
@@ -245,7 +245,7 @@ def test_an_interrupted_start_leaves_nothing_running(bare_home: Settings, kind: 
     command = [sys.executable, "-m", "lake_assets.cli.main", "up"]
     environment = {**os.environ, "LAKE_HOME": str(bare_home.home), "LAKE_WEBSERVER_PORT": str(bare_home.webserver_port)}
     starting = subprocess.Popen(command, env=environment)
-    wait_until(lambda: addresses.process_of(bare_home.home, "webserver") is not None)
+    wait_until(lambda: addresses.process_of(bare_home.home, "webserver") is not None, PATIENCE_SECONDS)
     starting.send_signal(kind)
     time.sleep(0.2)
     starting.send_signal(kind)  # who is impatient leaves nothing behind either
@@ -286,10 +286,3 @@ def test_a_free_port_is_none_that_a_connection_could_take() -> None:
 def addresses_listened_to(settings: Settings) -> set[str]:
     connections = [c for p in addresses.processes_of(settings.home) for c in p.net_connections("inet")]
     return {c.laddr.ip for c in connections if c.status == psutil.CONN_LISTEN}
-
-
-def wait_until(condition: Callable[[], bool], seconds: float = PATIENCE_SECONDS) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.1)

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -14,6 +13,7 @@ from lake_assets.services import lifecycle, supervisor
 from lake_assets.services.lifecycle import start_again
 from lake_assets.services.service import Service
 from lake_assets.settings import settings
+from lake_assets_tests.processes import wait_until
 
 RECORDS = [addresses.ServiceRecord("spark", 1234), addresses.ServiceRecord("daemon", None)]
 
@@ -42,19 +42,12 @@ def test_the_guard_tries_again_until_somebody_calls_down(home: Path) -> None:
     process = supervisor.start([steady, supervisor.guard(settings())], home)
     log = home / "logs" / "restarts.log"
     try:
-        wait_until(lambda: addresses.process_of(home, "guard") is not None)
+        wait_until(lambda: addresses.process_of(home, "guard") is not None, 240)
         process.kill()
         process.wait(60)
-        wait_until(lambda: log.exists() and log.read_text().count("There are no jars") >= 2)
-        wait_until(lambda: addresses.read_records(home) == RECORDS)
+        wait_until(lambda: log.exists() and log.read_text().count("There are no jars") >= 2, 240)
+        wait_until(lambda: addresses.read_records(home) == RECORDS, 240)
     finally:
         lifecycle.down(settings(), report=print)
     assert addresses.processes_of(home) == []
     assert addresses.read_records(home) == []
-
-
-def wait_until(condition: Callable[[], bool], seconds: float = 240) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.1)

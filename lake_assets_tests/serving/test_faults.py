@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from lake_assets_tests.journeys import one_now
+from lake_assets_tests.matrices import one_now
 from lake_assets_tests.object_store import KEY, KEY_ID, made_bucket
 from lake_assets_tests.serving.faults import PAGE, SCENARIOS, page, play
 

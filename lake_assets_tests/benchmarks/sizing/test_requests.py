@@ -16,7 +16,7 @@ from benchmarks.sizing.curves import SMALL, Size
 from benchmarks.sizing.lake import LATE_HOURS, SizedLake, Store
 from lake_assets.incremental.engine.model import SessionReport
 from lake_assets.services.service import free_port, running
-from lake_assets_tests.journeys import one_now
+from lake_assets_tests.matrices import one_now
 
 if TYPE_CHECKING:
     from pathlib import Path

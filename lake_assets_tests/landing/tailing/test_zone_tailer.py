@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable
 from contextlib import ExitStack
 from datetime import timedelta
 from typing import TYPE_CHECKING
@@ -21,6 +19,7 @@ from lake_assets.landing.zone_tailer import DISCOVERY, ZoneTailer
 from lake_assets_tests.landing.kafka_scenario import LANDED_MS, NOW, POLICY, Landings
 from lake_assets_tests.landing.one_topic import FILE, OneTopic, named
 from lake_assets_tests.landing.one_topic import NOW as ACCEPTED_AT
+from lake_assets_tests.processes import wait_until
 
 if TYPE_CHECKING:
     from lake_assets.settings import Settings
@@ -48,13 +47,13 @@ def test_new_topics_and_partitions_are_landed_within_a_minute_without_a_restart(
         fill(kafka, topic, 0)
         assert landed() == set()
         now += DISCOVERY
-        wait_until(lambda: landed() == {0})
+        wait_until(lambda: landed() == {0}, DEADLINE_SECONDS)
         admin = AdminClient({"bootstrap.servers": kafka})
         admin.create_partitions([NewPartitions(topic, 2)])[topic].result(60)
-        wait_until(lambda: existing_partitions(kafka, [topic]) == {topic: (0, 1)})
+        wait_until(lambda: existing_partitions(kafka, [topic]) == {topic: (0, 1)}, DEADLINE_SECONDS)
         fill(kafka, topic, 1)
         now += DISCOVERY
-        wait_until(lambda: landed() == {0, 1})
+        wait_until(lambda: landed() == {0, 1}, DEADLINE_SECONDS)
     assert (tailer.stopped, landings.alarms) == ({}, [])
 
 
@@ -64,13 +63,6 @@ def fill(kafka: str, topic: str, partition: int) -> None:
     for _ in range(POLICY.max_messages):
         producer.produce(topic, b"broken", partition=partition, timestamp=LANDED_MS)
     assert producer.flush(60) == 0
-
-
-def wait_until(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + DEADLINE_SECONDS
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.1)
 
 
 def test_what_a_person_accepts_is_landed_within_a_minute_without_a_restart(bare_home: Settings, kafka: str) -> None:
@@ -92,13 +84,17 @@ def test_what_a_person_accepts_is_landed_within_a_minute_without_a_restart(bare_
         one.send(range(100, 135))
         one.send(range(200, 210), partition=1)  # a partition that had no message
         now += DISCOVERY
-        wait_until(lambda: bool(step() and all(tailer.stopped for tailer in tailers)))
+        wait_until(lambda: bool(step() and all(tailer.stopped for tailer in tailers)), DEADLINE_SECONDS)
         accept(one.writers, kafka, one.topic, now=now)
         now += DISCOVERY
-        wait_until(lambda: bool(step() and [tailer.stopped for tailer in tailers] == [{}, {}]))
-        wait_until(lambda: bool(step() and one.load() == named(range(20), range(100, 130), range(200, 210))))
+        wait_until(lambda: bool(step() and [tailer.stopped for tailer in tailers] == [{}, {}]), DEADLINE_SECONDS)
+        wait_until(
+            lambda: bool(step() and one.load() == named(range(20), range(100, 130), range(200, 210))), DEADLINE_SECONDS
+        )
 
         one.send(range(135, 160))
-        wait_until(lambda: bool(step() and one.load() == named(range(20), range(100, 160), range(200, 210))))
+        wait_until(
+            lambda: bool(step() and one.load() == named(range(20), range(100, 160), range(200, 210))), DEADLINE_SECONDS
+        )
     assert Stops(one.manifest).all() == []
     assert one.findings() == []
