@@ -97,7 +97,7 @@ def reasons(mail: Traffic, topic: str) -> list[str]:
     return sorted(row["reason"] for row in mail.rows(DEAD_LETTER) if row["topic"] == topic)
 
 
-def holders(mail: Traffic, who: str) -> set[str]:
+def holders(mail: Traffic, who: str) -> set[str | None]:
     """The tables of which a file of the present version holds an id; files of former versions do until maintenance."""
     found = certify(mail.tables.root, [], "acme", who, mail.servers)
     return {each.table for each in found.findings if each.referenced == "main"}
