@@ -54,7 +54,6 @@ SESSION_TABLE, HIGH_WATERMARK_TABLE = "lake.session-table", "lake.high-watermark
 CATALOG_TABLES = 2
 """Number of tables that pyiceberg creates in a new database."""
 
-REMOTE = "spark.remote"
 KINDS = {
     "sqlite": "sqlite",
     "http": "http",
