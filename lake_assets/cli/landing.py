@@ -458,6 +458,11 @@ def accepted(topic: str, done: Accepted) -> Iterator[str]:
         yield lost(loss)
     for zone, name in done.copied:
         yield f"{zone}  {name}  was copied from the other zone."
+    for partition, (zone, first) in sorted(done.read.items()):
+        yield (
+            f"{topic} partition {partition}: {zone} has the messages from offset {first} on in an open file, so they "
+            f"are not lost. Let it land them: `lake landing run --zone {zone}`."
+        )
     if not (done.epoch or done.losses or done.closed):
         yield f"{topic}: nothing is lost, nothing was changed."
     else:

@@ -129,12 +129,15 @@ class Accepted:
         losses: What is lost, and to which zones.
         closed: What was read before Kafka lost it, and has landed from open files.
         copied: Zone and name of each file that was copied from another zone.
+        read: Partition → the zone that has messages in an open file which Kafka does not have any more, and the first
+            of their offsets, counted as in Kafka. They are not lost while this zone goes on.
     """
 
     epoch: Epoch | None
     losses: Sequence[Loss]
     closed: Sequence[Closed]
     copied: Sequence[tuple[str, str]]
+    read: Mapping[int, tuple[str, int]]
 
 
 def accept(
@@ -181,7 +184,9 @@ def accept(
         )
     closed, going_on = _close_open_files(writers, feed, scrub, watched, now=now) if feed else ([], {})
     # What a zone has read and lands later is not lost; a zone that lacks it is accepted then.
-    earliest = {p: min(first, going_on.get(p, first)) for p, first in watched.state.earliest.items()}
+    here = watched.state.earliest
+    read = {p: (zone, first) for p, (first, zone) in going_on.items() if first < here.get(p, first)}
+    earliest = {p: read[p][1] if p in read else first for p, first in here.items()}
     entries = manifest.entries(topic=topic, stages=CURRENT_STAGES)
     zones = [writer.zone.name for writer in writers]
     found = decide(_landed(manifest, watched.epoch, entries, zones), watched.state.topic_id, earliest, now=now)
@@ -192,22 +197,22 @@ def accept(
     copied = _copy_lacking(writers, topic, found, earliest, now=now)
     for writer in writers:
         Stops(writer.manifest).clear(topic, [writer.zone.name])
-    return Accepted(found.epoch if found.epoch != watched.epoch else None, found.losses, closed, copied)
+    return Accepted(found.epoch if found.epoch != watched.epoch else None, found.losses, closed, copied, read)
 
 
 def _close_open_files(
     writers: Sequence[ZoneWriter], feed: Feed, scrub: Scrub | None, watched: WatchedTopic, *, now: datetime
-) -> tuple[list[Closed], dict[int, int]]:
+) -> tuple[list[Closed], dict[int, tuple[int, str]]]:
     """Land the open files whose next messages Kafka does not have: for each partition the longest one of all zones.
 
     Returns:
         What has landed, and of each partition that has an open file with which its zone goes on, Kafka's offset of the
-        first message in it.
+        first message in it, and the zone.
     """
     manifest, topic = writers[0].manifest, feed.topic
     ends = landed_ends(manifest, topic, dead_letters=False)
     longest: dict[int, tuple[ZoneWriter, Closed]] = {}
-    going_on: dict[int, int] = {}
+    going_on: dict[int, tuple[int, str]] = {}
     for writer in writers:
         files = files_of(writer.entries(topic, stages=ALL_STAGES))
         landed = Start(None, dead=tuple(file for file in files if file.holds_dead_letters))  # and then it died
@@ -217,7 +222,7 @@ def _close_open_files(
             if first < ends.get(place.partition, 0):
                 continue
             if can_go_on:
-                begin = first - watched.epoch.base(place.partition)
+                begin = first - watched.epoch.base(place.partition), writer.zone.name
                 going_on[place.partition] = min(begin, going_on.get(place.partition, begin))
                 continue
             policies = SharedState(manifest).policies(*place)
