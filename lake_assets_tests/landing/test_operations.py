@@ -17,6 +17,7 @@ from lake_assets.landing.state import Round, SharedState
 from lake_assets.settings import Settings
 from lake_assets_tests.landing.made import key_of, path_of
 from lake_assets_tests.landing.scenario import EVER, NOW, OF, TOPIC, WHOLE, Landed, quarantine, sent
+from lake_assets_tests.matrices import one_now
 
 EVERYTHING = [sent(partition, offset) for partition in range(2) for offset in range(12)]
 
@@ -161,7 +162,7 @@ def test_a_reshard_to_no_shards_or_to_others_than_those_under_way_is_refused(lan
             reshard(landed.writers["a"], TOPIC, of, key_of, now=NOW)
 
 
-@pytest.mark.parametrize("numbers", [(2, 8, 2), (3, 5), (4, 3, 1), (8, 3)])
+@pytest.mark.parametrize("numbers", one_now([(4, 3, 1), (2, 8, 2), (3, 5), (8, 3)]))
 def test_shards_become_more_and_fewer_while_files_land(landed: Landed, numbers: tuple[int, ...]) -> None:
     everything = list(EVERYTHING)
     for step, of in enumerate(numbers):
