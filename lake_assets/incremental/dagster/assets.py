@@ -23,6 +23,7 @@ from lake_assets.incremental.dagster.sensors import (
     raw_tables_sensor,
     sessions_sensor,
 )
+from lake_assets.incremental.dagster.session_runs import pool_of
 from lake_assets.incremental.dagster.session_step import AuditConfig, SessionStep, StepEvent
 from lake_assets.incremental.declaration import Pipeline, Target
 from lake_assets.incremental.engine.engine import Engine
@@ -112,7 +113,7 @@ def target_asset(
         specs=[spec],
         check_specs=check_specs(spec.key, target),
         can_subset=True,  # otherwise each check would be due in every run, also when nothing was staged
-        pool=target.table,
+        pool=pool_of(target),
         backfill_policy=dg.BackfillPolicy.single_run(),
     )
     def step(context: dg.AssetExecutionContext, config: AuditConfig, lake_assets: LakeResource) -> Iterator[StepEvent]:

@@ -223,7 +223,8 @@ def _hours(context: dg.InputContext) -> list[int] | None:
     step = context.step_context
     asset = step.job_def.asset_layer.get_assets_def_for_node(step.node_handle)
     mapping = asset.get_partition_mapping_for_dep(context.asset_key) if asset else None
-    if asset is None or asset.partitions_def is None or isinstance(mapping, dg.AllPartitionMapping):
+    has_partitions = asset is not None and asset.partitions_def is not None
+    if isinstance(mapping, dg.AllPartitionMapping) or (mapping is None and not has_partitions):
         return None
     partitions = context.asset_partitions_def if context.has_asset_partitions else None
     if not isinstance(partitions, dg.TimeWindowPartitionsDefinition):

@@ -20,21 +20,27 @@ from dagster import DagsterEventType, DagsterRunStatus, RunsFilter
 from dagster_shared.error import SerializableErrorInfo
 
 from lake_assets.base.described import passes_by_itself
-from lake_assets.base.hours import Grain, hour_key, parse_hour
+from lake_assets.base.hours import Grain, hour_key, parse_hour, ranges
 from lake_assets.incremental.declaration import Target
 from lake_assets.incremental.engine.model import SessionPlan
 from lake_assets.incremental.engine.planner import Heads
 
 
+def pool_of(target: Target) -> str:
+    """Return the pool of a target: the name of its table. Dagster takes no space in it."""
+    return "_".join(target.table.split())
+
+
 def pause_of(instance: dg.DagsterInstance, target: Target) -> str | None:
     """Return why no session of a target is to be requested, as a sentence; None if the target is not paused."""
-    limit = _pool_limit(instance, target.table)
+    pool = pool_of(target)
+    limit = _pool_limit(instance, pool)
     if limit == 0:
         return f"{target.table} is paused: the limit of its pool is 0. Set it to 1 to go on."
     if limit is None and f"{target.name}_sensor" in _switched_off(instance):
         return (
             f"{target.table} is paused: its own sensor, of a version before, is switched off. "
-            f"To go on, set the limit of the pool {target.table} to 1 (Deployment, Concurrency)."
+            f"To go on, set the limit of the pool {pool} to 1 (Deployment, Concurrency)."
         )
     return None
 
@@ -115,7 +121,7 @@ def run_request(
         run_key=f"{plan.session_id}:{attempt}",
         asset_selection=[key],
         asset_check_keys=[],  # a planned check that the session does not evaluate would be shown as skipped
-        tags=envelope_tags(plan, target.grain, partitions) | tags,
+        tags=partition_tags(plan, target.grain, partitions) | tags,
     )
 
 
@@ -144,27 +150,25 @@ def heads_of(tags: Mapping[str, str]) -> Heads:
     return heads
 
 
-def envelope_tags(plan: SessionPlan, grain: Grain, partitions: dg.TimeWindowPartitionsDefinition) -> dict[str, str]:
-    """Return the tags that make Dagster show a run for the partitions from the first to the last planned hour.
+def partition_tags(plan: SessionPlan, grain: Grain, partitions: dg.TimeWindowPartitionsDefinition) -> dict[str, str]:
+    """Return the tags that make Dagster show a run for the first planned partitions that adjoin.
 
-    The tags are for people; the engine takes its hours from the plan. Hours outside of the partitions are moved to the
-    nearest partition, so a row with an absurd event time cannot make the run fail. A session without rows is shown at
-    complete-through, because a step without any partition fails when Dagster looks up the data versions of its sources.
+    The tags are for people; the engine takes its hours from the plan. A run has one range, and Dagster shows all of it
+    as failed if the run fails, each partition until it is materialized again. So the range has no partition that the
+    session does not build. It has none before the first and after the last one either: a row with an absurd event time
+    cannot make the run fail.
+
+    A session without hours is shown at the hour after complete-through, the next one to be built, because a step
+    without any partition fails when Dagster looks up the data versions of its sources.
     """
     first_key = partitions.get_first_partition_key()
     last_key = partitions.get_last_partition_key()
     if first_key is None or last_key is None:
         return {}
-
-    def nearest_key(hour: int) -> str:
-        return min(max(first_key, grain.key(hour)), last_key)
-
-    without_rows = plan.complete_through or 0
-    first, last = plan.envelope or (without_rows, without_rows)
-    return {
-        "dagster/asset_partition_range_start": nearest_key(first),
-        "dagster/asset_partition_range_end": nearest_key(last),
-    }
+    planned = plan.hour_numbers or ((plan.complete_through or 0) + 1,)
+    known = [hour for hour in planned if first_key <= grain.key(hour) <= last_key]
+    keys = [min(max(first_key, grain.key(hour)), last_key) for hour in next(ranges(grain.whole(known or planned[:1])))]
+    return {"dagster/asset_partition_range_start": keys[0], "dagster/asset_partition_range_end": keys[1]}
 
 
 def busy_run(instance: dg.DagsterInstance, key: dg.AssetKey) -> str | None:

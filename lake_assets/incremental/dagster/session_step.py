@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from math import inf
 from typing import Any
 
@@ -66,8 +66,8 @@ def leave_out_of_backfill(context: dg.AssetExecutionContext, key: dg.AssetKey, p
     try:
         graph = _graph(context)
         leave_out(context.instance, backfill_id, key, partitions, graph=graph, in_run=context.run.asset_selection or ())
-    except (AttributeError, TypeError) as error:
-        log.warning("The backfill may end as failed, though nothing failed: this Dagster has other names (%s).", error)
+    except (AttributeError, TypeError, dg.DagsterError) as error:  # of another version, or of somebody's partitions
+        log.warning("The backfill may end as failed, though nothing failed: it could not be changed (%s).", error)
 
 
 def _graph(context: dg.AssetExecutionContext) -> Any:
@@ -86,10 +86,12 @@ def leave_out(
     graph: Any,
     in_run: Collection[dg.AssetKey],
 ) -> None:
-    """Take partitions of an asset out of a backfill.
+    """Take partitions of an asset out of a backfill, with all partitions downstream that read them.
 
-    The step of the asset yields no output then, so Dagster skips the assets downstream in the same run. They are
-    requested again if something upstream of them was built, and otherwise leave the backfill, too.
+    An asset that reads all partitions, as one that has none itself, stays if something upstream of it is built.
+
+    The step of the asset yields no output then, so Dagster skips the assets downstream in the same run. What stays of
+    them is requested again.
 
     Args:
         instance: Has the backfill.
@@ -124,21 +126,39 @@ def _without(
     in_run: Collection[dg.AssetKey],
 ) -> Any:
     """Return what a backfill asks for without some partitions of an asset. in_run: the assets of the same run."""
-    asked: Any = data.target_subset.partitions_subsets_by_asset_key[key]
-    waiting = asked.partitions_def.subset_with_partition_keys([each for each in partitions if each in asked])
-    left = type(data.target_subset).create_empty_subset()._replace(partitions_subsets_by_asset_key={key: waiting})
-    target, requested = data.target_subset - left, data.requested_subset - left
+    asked: Any = data.target_subset.partitions_subsets_by_asset_key
+    waiting = [each for each in partitions if each in asked[key]]
+    left = {key: asked[key].partitions_def.subset_with_partition_keys(waiting)}
     skipped, gone = {key}, set()
+    target = _less(data.target_subset, left)
     for each in graph.toposorted_asset_keys:
         parents = graph.get(each).parent_keys - {each}
         if parents & skipped and each in in_run:
             skipped.add(each)
+        if each in asked:
+            for parent in sorted(parents & left.keys()):
+                reading = _reading(graph, each, parent, left[parent]) & asked[each]
+                left[each] = left[each] | reading if each in left else reading
+            target = _less(target, {each: left[each]} if each in left else {})
         targeted = parents & data.target_subset.asset_keys
         if targeted and not targeted & target.asset_keys:
             gone.add(each)
             target = target.filter_asset_keys(target.asset_keys - {each})
+    requested = _less(data.requested_subset, left)
     kept = requested.asset_keys - (skipped - {key}) - gone
     return data._replace(target_subset=target, requested_subset=requested.filter_asset_keys(kept))
+
+
+def _less(subset: Any, left: Mapping[dg.AssetKey, Any]) -> Any:
+    return subset - type(subset).create_empty_subset()._replace(partitions_subsets_by_asset_key=dict(left))
+
+
+def _reading(graph: Any, key: dg.AssetKey, parent: dg.AssetKey, partitions: Any) -> Any:
+    """Return the partitions of an asset that read some of its parent; none if it reads all of them, however many."""
+    mapping, of_asset = graph.get_partition_mapping(key, parent), graph.get(key).partitions_def
+    if isinstance(mapping, dg.AllPartitionMapping):
+        return of_asset.empty_subset()
+    return mapping.get_downstream_partitions_for_partitions(partitions, graph.get(parent).partitions_def, of_asset)
 
 
 StepEvent = dg.AssetMaterialization | dg.AssetCheckEvaluation | dg.AssetCheckResult | dg.MaterializeResult[None]

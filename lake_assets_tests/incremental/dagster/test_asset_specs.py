@@ -16,6 +16,7 @@ from dagster._daemon.freshness import FreshnessDaemon
 
 from lake_assets.base.hours import DAY, HOUR, days_in, hour_key, hour_of, parse_hour
 from lake_assets.incremental.dagster.asset_specs import asset_key, partitions_of, raw_spec, target_spec
+from lake_assets.incremental.dagster.assets import incremental_definitions
 from lake_assets.incremental.declaration import RawTable, Target
 from lake_assets.settings import PROJECT
 from lake_assets_tests.incremental.clicks import CLICKS, START, at, click_fact
@@ -85,6 +86,14 @@ def test_tables_of_any_name_have_keys_of_their_own_that_dagster_takes() -> None:
     assert len({spec.key for spec in specs}) == len(tables)
     assert defs.resolve_asset_graph().get(reader.key).parent_keys == {spec.key for spec in specs}
     assert asset_key("raw.payments") == dg.AssetKey(["raw", "payments"])
+
+
+def test_targets_of_any_name_have_pools_of_their_own_that_dagster_takes() -> None:
+    names = ("Prod.Web-Visits", "prod.web.été", "prod.a b", "prod.a  c")
+    pipeline = replace(CLICKS, targets=tuple(replace(click_fact, table=name) for name in names))
+    found = incremental_definitions(pipeline, clock=lambda: at(9)).assets or ()
+    pools = [pool for each in found if isinstance(each, dg.AssetsDefinition) for pool in each.op.pools]
+    assert pools == ["Prod.Web-Visits", "prod.web.été", "prod.a_b", "prod.a_c"]
 
 
 def test_dagsters_own_daemon_says_whether_a_target_is_fresh() -> None:

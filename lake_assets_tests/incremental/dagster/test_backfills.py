@@ -158,12 +158,19 @@ class Backfill:
         result = self.daemon.execute(*tables, tags=tags)
         return result.success, [event.partition for event in result.get_asset_materialization_events()]
 
-    def left(self, materialized: Mapping[str, Collection[str]]) -> dict[str, list[str]]:
-        """What the daemon still waits for, or has to request."""
+    def data(self) -> AssetBackfillData:
         stored = self.daemon.instance.get_backfill("open")
         assert stored is not None
         assert stored.asset_backfill_data is not None
-        targeted = _targeted(stored.asset_backfill_data)
+        return stored.asset_backfill_data
+
+    def without_partitions(self) -> set[str]:
+        """The assets without partitions that the daemon still has to request."""
+        return {".".join(each.path) for each in self.data().target_subset.non_partitioned_asset_keys}
+
+    def left(self, materialized: Mapping[str, Collection[str]]) -> dict[str, list[str]]:
+        """What the daemon still waits for, or has to request."""
+        targeted = _targeted(self.data())
         found = {table: sorted({*keys}.difference(materialized.get(table, ()))) for table, keys in targeted.items()}
         return {table: keys for table, keys in found.items() if keys}
 
@@ -193,9 +200,63 @@ def test_what_reads_hours_that_cannot_be_built_leaves_the_backfill_with_them(cat
         backfill = Backfill(daemon, [STATE, FACT, DAILY], hours)
         graph = daemon.repository.asset_graph
         leave_out(daemon.instance, "open", key(FACT), [*hours[:1], "2020-01-01-00:00"], graph=graph, in_run=[key(FACT)])
-        assert backfill.left({}) == {FACT: hours[1:], STATE: hours, DAILY: ["2026-01-02"]}
+        assert backfill.left({}) == {FACT: hours[1:], STATE: hours[1:]}
         leave_out(daemon.instance, "open", key(FACT), hours, graph=graph, in_run=[key(FACT)])
         assert backfill.left({}) == {}
+
+
+HOURLY = dg.HourlyPartitionsDefinition("2026-01-01-00:00", end_offset=51)
+
+
+@dg.asset(deps=[key(FACT)], partitions_def=HOURLY)
+def exported() -> None: ...
+
+
+@dg.asset(deps=[exported], partitions_def=HOURLY, backfill_policy=dg.BackfillPolicy.single_run())
+def exported_again() -> None: ...
+
+
+@dg.asset(deps=[key(FACT)], partitions_def=dg.DailyPartitionsDefinition("2026-01-01", end_offset=3))
+def exported_daily() -> None: ...
+
+
+@dg.asset(deps=[key(FACT)])
+def reported() -> None: ...
+
+
+@dg.asset(
+    deps=[dg.AssetDep(key(FACT), partition_mapping=dg.AllPartitionMapping())],
+    partitions_def=dg.StaticPartitionsDefinition(["red", "blue"]),
+)
+def reported_of_org() -> None: ...
+
+
+OWN = (exported, exported_again, exported_daily, reported, reported_of_org)
+
+
+def test_assets_of_somebody_else_are_not_asked_for_hours_that_cannot_be_built(catalog: Catalog) -> None:
+    hours = [hour_key(START + hour) for hour in (23, 24, 25)]
+    names = [each.key.path[-1] for each in OWN]
+    with in_process_daemon(DAYS, catalog, lambda: at(9), end=END) as daemon:
+        own = dg.Definitions(assets=OWN, resources={LAKE: dg.ResourceDefinition.none_resource()})
+        tables = incremental_definitions(DAYS, clock=lambda: at(9), end=END)
+        repository = dg.Definitions.merge(tables, own).get_repository_def()
+        backfill = Backfill(replace(daemon, repository=repository), [FACT, *names], hours)
+        graph, in_run = repository.asset_graph, [key(FACT)]
+        assert backfill.left({})["exported_daily"] == ["2026-01-01", "2026-01-02"]
+
+        leave_out(daemon.instance, "open", key(FACT), hours[2:], graph=graph, in_run=in_run)
+        assert backfill.left({}) == {
+            FACT: hours[:2],
+            "exported": hours[:2],
+            "exported_again": hours[:2],
+            "exported_daily": ["2026-01-01"],  # the other day has an hour that is not built
+            "reported_of_org": ["blue", "red"],  # it reads whatever is built
+        }
+        assert backfill.without_partitions() == {"reported"}
+
+        leave_out(daemon.instance, "open", key(FACT), hours, graph=graph, in_run=in_run)
+        assert (backfill.left({}), backfill.without_partitions()) == ({}, set())
 
 
 @pytest.mark.slow
@@ -207,11 +268,8 @@ def test_what_was_skipped_in_a_run_that_left_hours_out_is_requested_again(
     hours = [hour_key(START + hour) for hour in (0, 1, 2)]
     backfill = Backfill(daemon, [FACT, STATE], hours)
     assert backfill.run(FACT, STATE, first=hours[0], last=hours[2]) == (True, hours[:2])
-    stored = daemon.instance.get_backfill("open")
-    assert stored is not None
-    assert stored.asset_backfill_data is not None
-    requested = stored.asset_backfill_data.requested_subset.partitions_subsets_by_asset_key
+    requested = backfill.data().requested_subset.partitions_subsets_by_asset_key
     assert requested.keys() == {key(FACT)}
-    assert backfill.left({FACT: hours[:2]}) == {STATE: hours}
-    assert backfill.run(STATE, first=hours[0], last=hours[2]) == (True, hours[:2])
+    assert backfill.left({FACT: hours[:2]}) == {STATE: hours[:2]}
+    assert backfill.run(STATE, first=hours[0], last=hours[1]) == (True, hours[:2])
     assert backfill.left({FACT: hours[:2], STATE: hours[:2]}) == {}

@@ -215,6 +215,11 @@ def all_of_org(rows) -> None:  # type: ignore[no-untyped-def]  # without an anno
     loaded["all_of_org"] = rows
 
 
+@dg.asset(ins={"rows": dg.AssetIn(FACT, partition_mapping=dg.LastPartitionMapping())})
+def last_hour(rows: pd.DataFrame) -> None:
+    loaded["last_hour"] = rows
+
+
 @dg.asset(ins={"rows": dg.AssetIn(["raw", "clicks"])}, partitions_def=HOURS)
 def landed(rows: pd.DataFrame) -> None:
     loaded["landed"] = rows
@@ -229,7 +234,7 @@ def in_spark(rows: DataFrame) -> None:
 def as_list(rows: list[str]) -> None: ...
 
 
-READERS = (frame, of_day, all_rows, all_of_org, landed, in_spark, as_list)
+READERS = (frame, of_day, all_rows, all_of_org, last_hour, landed, in_spark, as_list)
 
 
 class Reading:
@@ -285,9 +290,12 @@ def test_an_input_has_the_rows_of_its_partitions(daemon: InProcessDaemon, catalo
     unbuilt = "core.click_fact is not built yet for {}.\n  → `lake plan click_fact` says what it waits for;"
     assert read(frame, partitions=keys(4)).startswith(unbuilt.format(*keys(4)))
     assert read(of_day, partitions=["2026-01-01"]).startswith(unbuilt.format("..".join(keys(4, 23))))
+    assert read(last_hour).startswith(unbuilt.format(*keys(23)))
     assert read(as_list).startswith("The input 'rows' is annotated with")
     in_a_terminal(daemon, catalog, range(4, 24), landing=23)
-    assert len(read(of_day, partitions=["2026-01-01"])) == 3
+    write_clicks(catalog, [23])
+    assert len(read(of_day, partitions=["2026-01-01"])) == 4
+    assert list(read(last_hour).click_id) == ["c23"]
 
 
 def test_another_code_location_reads_the_lake_that_it_names(

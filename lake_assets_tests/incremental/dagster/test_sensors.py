@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import Iterator
 from dataclasses import replace
@@ -10,6 +11,8 @@ from typing import TYPE_CHECKING
 
 import dagster as dg
 import pytest
+from dagster._core.loader import LoadingContextForTest
+from dagster._core.storage.partition_status_cache import get_partition_subsets
 
 from lake_assets.base.hours import hour_key
 from lake_assets.incremental.dagster.sensors import NOT_WAITING
@@ -52,7 +55,7 @@ def end_a_run(daemon: InProcessDaemon, tags: dict[str, str], status: dg.DagsterR
     )
 
 
-def test_g10_a_session_is_requested_as_one_run_with_its_envelope_and_heads(
+def test_g10_a_session_is_requested_as_one_run_with_its_first_hours_and_heads(
     daemon: InProcessDaemon, catalog: Catalog
 ) -> None:
     land_clicks(catalog, [2, 3, 6], landing=6)
@@ -65,13 +68,31 @@ def test_g10_a_session_is_requested_as_one_run_with_its_envelope_and_heads(
     assert request.asset_selection == [dg.AssetKey(["core", "click_fact"])]
     assert {name: value for name, value in request.tags.items() if name.startswith(("lake", "dagster/asset"))} == {
         "dagster/asset_partition_range_start": KEYS[2],
-        "dagster/asset_partition_range_end": KEYS[6],
+        "dagster/asset_partition_range_end": KEYS[3],
         "lake/session_id": plan.session_id,
         "lake.snapshot/raw.clicks": str(catalog.load_table("raw.clicks").metadata.current_snapshot_id),
         "lake.complete_through/raw.clicks": KEYS[6],
         "lake/code_version": click_fact.code_version,
     }
     assert request.asset_check_keys == []  # G19: a check that is planned and not evaluated is shown as skipped
+
+
+def test_hours_between_those_of_a_session_are_not_shown_as_failed_when_its_run_fails(
+    daemon: InProcessDaemon, catalog: Catalog
+) -> None:
+    land_clicks(catalog, range(6), landing=6)
+    commit(Engine(catalog, CLICKS, clock=lambda: at(8)), click_fact)
+    daemon.tick("click_fact_sensor")
+    land_clicks(catalog, [1, 5], landing=7)
+    assert not daemon.run((daemon.tick("click_fact_sensor").run_requests or [])[0]).success  # there is no Spark
+
+    key = dg.AssetKey(["core", "click_fact"])
+    partitions = daemon.repository.asset_graph.get(key).partitions_def
+    shown = get_partition_subsets(
+        daemon.instance, LoadingContextForTest(daemon.instance), key, daemon.instance, partitions
+    )
+    built, failed, _ = ([] if each is None else sorted(each.get_partition_keys()) for each in asyncio.run(shown))
+    assert (built, failed) == (KEYS[:7], KEYS[1:2])
 
 
 def test_g9_a_tick_that_was_lost_is_simply_repeated(daemon: InProcessDaemon, catalog: Catalog) -> None:

@@ -13,7 +13,7 @@ from lake_assets.incremental.dagster.session_runs import (
     SESSION_TAG,
     Attempt,
     ended_attempts,
-    envelope_tags,
+    partition_tags,
     rest_seconds,
 )
 from lake_assets.incremental.engine.model import PlannedHour, SessionPlan
@@ -25,11 +25,12 @@ KEYS = [hour_key(START + hour) for hour in range(24)]
 @pytest.mark.parametrize(
     ("hours", "complete_through", "expected"),
     [
-        ((2, 6), None, (KEYS[2], KEYS[6])),
-        ((-5, 3), None, (KEYS[0], KEYS[3])),
-        ((3, 90_000), None, (KEYS[3], KEYS[19])),
+        ((2, 3, 6), None, (KEYS[2], KEYS[3])),
+        ((-5, 3), None, (KEYS[3], KEYS[3])),
+        ((3, 90_000), None, (KEYS[3], KEYS[3])),
         ((50, 60), None, (KEYS[19], KEYS[19])),
-        ((), START + 7, (KEYS[7], KEYS[7])),
+        ((-9, -8), None, (KEYS[0], KEYS[0])),
+        ((), START + 7, (KEYS[8], KEYS[8])),
         ((), None, (KEYS[0], KEYS[0])),
     ],
 )
@@ -45,7 +46,7 @@ def test_g11_every_run_has_partitions_that_dagster_knows(
         hours=tuple(PlannedHour(START + hour, "") for hour in hours),
         complete_through=complete_through,
     )
-    assert tuple(envelope_tags(plan, HOUR, partitions_of(HOUR, KEYS[0], KEYS[20], at(23))).values()) == expected
+    assert tuple(partition_tags(plan, HOUR, partitions_of(HOUR, KEYS[0], KEYS[20], at(23))).values()) == expected
 
 
 @pytest.mark.parametrize(
