@@ -19,7 +19,7 @@ from pyiceberg.io.pyarrow import _dataframe_to_data_files
 from pyiceberg.manifest import DataFile, DataFileContent, FileFormat
 from pyiceberg.schema import Schema
 from pyiceberg.typedef import Record
-from pyiceberg.types import DoubleType, NestedField, StringType, TimestamptzType
+from pyiceberg.types import BinaryType, DoubleType, NestedField, StringType, TimestamptzType
 
 from lake_assets_tests.doors.hostile.writing import session
 from lake_assets_tests.doors.lake_door import LakeDoor
@@ -392,6 +392,93 @@ def test_a_sum_of_numbers_that_cancel_out_equals_itself_after_a_compaction(lake:
         if not differing:
             assert "missing=0, extra=0, inexact=('balance'" in whole()
         assert is_said is (not differing), found
+
+
+def test_an_audit_names_keys_that_are_no_text(lake: LakeDoor) -> None:
+    (lake.home / "warehouse").mkdir(parents=True)
+    lake.catalog.create_namespace("prod")
+    kinds = {"visit_id": BinaryType(), "visited_at": TimestamptzType()}
+    fields = [NestedField(number, name, kind) for number, (name, kind) in enumerate(kinds.items(), start=1)]
+    table = lake.catalog.create_table("prod.visits", Schema(*fields))
+    rows = [{"visit_id": key, "visited_at": FIRST} for key in (b"\xff\xfe", b"", b"abc")]
+    table.append(pa.Table.from_pylist(rows, schema=table.schema().as_arrow()))
+    lake.declare(
+        {
+            "table": "core.visits_twice",
+            "mode": "stateless",
+            "sources": [{"table": "prod.visits", "time_column": "visited_at", "key": "visit_id"}],
+            "key": "visit_id",
+            "time_column": "visited_at",
+            "sql": "SELECT * FROM visits UNION ALL SELECT * FROM visits WHERE visit_id > X'f0'",
+            "audits": ["no_missing_events", "unique_key"],
+        }
+    )
+    lake("init")
+    assert "unique_key: 1 repeated in 2026-01-01-00:00 (such as 0xFFFE)" in lake.refused("catch-up")
+
+
+TEXTS = (pa.string(), pa.large_string(), pa.dictionary(pa.int32(), pa.string()), pa.string_view())
+"""Types that Arrow reads the texts of Parquet files as, by the program that wrote them."""
+
+
+def test_versions_of_a_key_may_be_in_files_of_different_writers(lake: LakeDoor) -> None:
+    create_visits(lake)
+    source = {"table": "prod.visits", "time_column": "visited_at", "key": "visit_id", "complete_after": "0 minutes"}
+    lake.declare(
+        {
+            "table": "core.last_visit",
+            "mode": "stateless",
+            "sources": [{**source, "keep": "last", "order_by": "visited_at", "name": "visits"}],
+            "key": "visit_id",
+            "time_column": "visited_at",
+            "sql": "SELECT visit_id, visited_at FROM visits",
+            "audits": ["source_target_counts", "unique_key"],
+        }
+    )
+    add_file(lake, "a.parquet", visits(0, 4))
+    lake("init")
+    lake("catch-up")
+    for hour, kind in enumerate(TEXTS):
+        times = pa.array([FIRST + (10 + hour) * HOUR], pa.timestamp("us", "UTC"))
+        names = pa.array([f"v{hour}"]).cast(kind)
+        add_file(lake, f"{hour}.parquet", pa.table({"visit_id": names, "visited_at": times}))
+    lake("catch-up")
+    expected = [{"visit_id": f"v{hour}", "visited_at": FIRST + (10 + hour) * HOUR} for hour in range(4)]
+    assert lake.rows("core.last_visit") == expected
+
+
+def test_rows_of_files_without_bounds_count_up_to_an_hour_after_their_landing(lake: LakeDoor) -> None:
+    """Iceberg keeps bounds of the first hundred columns. No file is opened to learn hours more exactly, as if large."""
+    lake.environment["LAKE_EXACT_HOURS_BYTES"] = "0"
+    now = datetime.now(UTC)
+    ahead = now.replace(minute=0, second=0, microsecond=0) + HOUR
+    lake.environment["LAKE_START"] = f"{now - 24 * HOUR:%Y-%m-%d-%H:00}"
+    (lake.home / "warehouse").mkdir(parents=True)
+    lake.catalog.create_namespace("prod")
+    kinds = {"visit_id": StringType(), "visited_at": TimestamptzType(), "landed": TimestamptzType()}
+    fields = [NestedField(number, name, kind) for number, (name, kind) in enumerate(kinds.items(), start=1)]
+    no_bounds = {"write.metadata.metrics.default": "none"}
+    table = lake.catalog.create_table("prod.visits", Schema(*fields), properties=no_bounds)
+    source = {"table": "prod.visits", "time_column": "visited_at", "key": "visit_id", "landed_column": "landed"}
+    lake.declare(
+        {
+            "table": "core.visit_state",
+            "mode": {"stateful": {"load": "changed"}},
+            "sources": [{**source, "complete_after": "0 minutes", "name": "visits"}],
+            "key": "visit_id",
+            "time_column": "visited_at",
+            "sql": "SELECT visit_id, visited_at FROM visits",
+        }
+    )
+    for name, visited_at in (("a", now - 3 * HOUR), ("b", ahead)):
+        row = {"visit_id": name, "visited_at": visited_at, "landed": now}
+        table.append(pa.Table.from_pylist([row], schema=table.schema().as_arrow()))
+    for through in (now - 2 * HOUR, ahead):
+        with table.transaction() as change:
+            change.set_properties({"lake.complete-through": f"{through:%Y-%m-%d-%H:00}"})
+        lake("init")
+        lake("catch-up")
+    assert lake.values("core.visit_state", "visit_id") == ["a", "b"]
 
 
 NAMED = ("Prod.Web-Visits", "Prod.Web_Visits", "1prod.web.2024 Zürich")

@@ -262,7 +262,13 @@ def _offenders(scope: AuditScope, rows: DataFrame, counted: str) -> Offenders:
 
 
 def _keys(rows: DataFrame, key: Sequence[str], time_column: str | None) -> DataFrame:
-    """Return the keys of rows as text, and their hours; null without a time column."""
-    texts = [f"coalesce(cast({quoted(name)} as string), 'null')" for name in key]
+    """Return the keys of rows as text, bytes that are none in hexadecimal, and their hours; null without a time column.
+
+    A Connect client could not decode such bytes.
+    """
+    texts = []
+    for name in key:
+        text = f"cast({quoted(name)} as string)"
+        texts.append(f"coalesce(if(is_valid_utf8({text}), {text}, concat('0x', hex({text}))), 'null')")
     hour = "cast(null as long)" if time_column is None else hour_sql(quoted(time_column))
     return rows.selectExpr(f"concat_ws(' ', {', '.join(texts)}) as {KEY}", f"{hour} as {HOUR}")

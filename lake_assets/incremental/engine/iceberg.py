@@ -240,9 +240,10 @@ def rows_of_files(
     columns: Iterable[str],
     condition: BooleanExpression = ALWAYS_TRUE,
 ) -> Iterator[pa.RecordBatch]:
-    """Yield columns of data files, by field id: one that was renamed since is found.
+    """Yield columns of data files, by field id, with the types that the table has now: one that was renamed is found.
 
-    Delete files are applied only to the tasks of a planned scan.
+    Files of different writers give text as different types of Arrow, which cannot be compared with each other. Delete
+    files are applied only to the tasks of a planned scan.
 
     Raises:
         FileNotFoundError: A file is gone.
@@ -250,23 +251,27 @@ def rows_of_files(
         TableDamaged: A file cannot be read.
         ServiceError: The store of the files, or the disk, failed.
     """
-    scan = ArrowScan(table.metadata, table.io, table.schema().select(*columns), condition)
+    selected = table.schema().select(*columns)
+    schema = schema_to_pyarrow(selected, include_field_ids=False)
+    scan = ArrowScan(table.metadata, table.io, selected, condition)
     group: list[FileScanTask] = []
     for file in files:
         group.append(file if isinstance(file, FileScanTask) else FileScanTask(file))
         if len(group) >= FILES_PER_SCAN or sum(each.file.record_count for each in group) >= ROWS_PER_SCAN:
-            yield from _rows_of(table, group, scan)
+            yield from _rows_of(table, group, scan, schema)
             group = []
-    yield from _rows_of(table, group, scan)
+    yield from _rows_of(table, group, scan, schema)
 
 
-def _rows_of(table: Table, group: list[FileScanTask], scan: ArrowScan) -> Iterator[pa.RecordBatch]:
+def _rows_of(table: Table, group: list[FileScanTask], scan: ArrowScan, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
     try:
         if len(group) == 1:  # to_record_batches holds all rows of a file
             deletes = pyiceberg_arrow._read_all_delete_files(table.io, group)
-            yield from scan._record_batches_from_scan_tasks_and_deletes(group, deletes)
+            batches = scan._record_batches_from_scan_tasks_and_deletes(group, deletes)
         else:
-            yield from scan.to_record_batches(group)
+            batches = scan.to_record_batches(group)
+        for batch in batches:
+            yield batch.cast(schema)
     except FileNotFoundError:  # of a file that is gone, metadata may tell enough
         raise
     except Exception as error:  # pyarrow's readers raise errors of many types, and pyiceberg one for another format

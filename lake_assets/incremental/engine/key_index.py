@@ -193,8 +193,7 @@ class KeyIndex:
             for batch in rows_of_files(table, map(_data_file, files), schema.column_names):
                 searched = batch.column(column)
                 rows = batch.filter(pc.is_in(searched, value_set=wanted.cast(searched.type)))
-                # Files of different writers give text as different types of Arrow.
-                parts.append(pa.Table.from_batches([rows]).cast(arrow_schema))
+                parts.append(pa.Table.from_batches([rows]))
             return pa.concat_tables(parts)
         except (OSError, NotIndexable, sqlite3.OperationalError):
             return None  # a file is gone; another process changes the index, or the disk is full

@@ -6,8 +6,8 @@ watermark's; if the watermark is no ancestor of the head, the two sets of files 
 
 The hours of a file follow from its partition, else from the bounds of its time column; without both, its rows may lie
 in every hour. A file is opened in two cases: its bounds show a time that quarantine rejects, and one such row would
-plan the whole history; or its bounds are far apart, and the plan's budget allows it. Of a table without landing times,
-which nothing limits, a file is also opened if it has no bounds, or one after its commit.
+plan the whole history; or its bounds are far apart, and the plan's budget allows it. Unless its partition says when it
+landed, a file is also opened if it has no bounds, or one after its commit: nothing else limits the times of its rows.
 
 If the rows of a source have versions, a correction may move a row to another hour. Then the hour that the row leaves
 changes, too, and nothing in the new files says which one it is. So the keys of the new files are looked up in the files
@@ -599,11 +599,13 @@ class SnapshotReader:
         if hours is None or not file.record_count:
             return described
 
+        is_after_commit = hours[1] > snapshot.timestamp_ms // HOUR_MILLISECONDS + 1
         if self._landed is not None:  # quarantine may reject rows because of their times
             newest = times[1] if times else hours[1] * HOUR_MICROSECONDS
-            must_be_read = hours[0] < self.start or (latest is not None and newest > latest)
+            is_late = is_after_commit if latest is None else newest > latest
+            is_unknown = times is None and not is_by_hour and landing_hour is None
+            must_be_read = hours[0] < self.start or is_late or is_unknown
         else:  # nothing limits the times of rows that tell no landing
-            is_after_commit = hours[1] > snapshot.timestamp_ms // HOUR_MILLISECONDS + 1
             must_be_read = not is_by_hour and (times is None or is_after_commit) and file.file_format in READABLE
         counted = self._from_start(hours)
         try:
