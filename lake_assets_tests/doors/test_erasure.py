@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import json
+from datetime import UTC, datetime
 from decimal import Decimal
 from typing import Any
 
+import pyarrow as pa
 import pytest
+from pyarrow import parquet as pq
+from pyiceberg.schema import Schema
+from pyiceberg.types import NestedField, StringType, TimestamptzType
 
 from lake_assets_tests.doors.lake_door import LakeDoor
 
@@ -140,3 +145,56 @@ def test_the_ids_of_a_file_are_erased_at_once_and_a_text_that_names_one_is_shown
     assert "has no id" in shop.refused("erase", "account", "--from", shop.write("ids.txt", "\n\n"))
     assert "--from FILE" in shop.refused("erase", "account")
     shop("erase", "account", "undefined", LAKE_NO_IDS="nobody")
+
+
+ADDED = """
+from lake_assets import Pipeline, RawTable, Source, Stateless, Subject, incremental_asset
+
+COLUMNS = {"visit_id": "string", "account_id": "string", "seen_at": "timestamptz"}
+
+
+@incremental_asset(mode=Stateless(), sources=[Source("prod.visits", time_column="seen_at", key="visit_id")],
+    key="visit_id", time_column="seen_at", columns=COLUMNS)
+def visit_fact(session, visits):
+    return visits.select(*COLUMNS)
+
+
+PIPELINE = Pipeline(
+    raw=(RawTable("prod.visits", time_column="seen_at", complete_after="0 minutes"),),
+    targets=(visit_fact,),
+    start="2026-01-01-00:00",
+    subjects=(Subject("account", ("account_id",)),),
+)
+"""
+
+
+def test_files_that_were_added_from_outside_of_a_table_are_searched_and_named(lake: LakeDoor) -> None:
+    lake.declare_in_python(ADDED)
+    (lake.home / "warehouse").mkdir(parents=True)
+    catalog = lake.catalog
+    catalog.create_namespace("prod")
+    kinds = {"visit_id": StringType(), "account_id": StringType(), "seen_at": TimestamptzType()}
+    fields = [NestedField(number, name, kind) for number, (name, kind) in enumerate(kinds.items(), start=1)]
+    table = catalog.create_table("prod.visits", Schema(*fields))
+    times = pa.array([datetime(2026, 1, 1, hour, tzinfo=UTC) for hour in range(2)], pa.timestamp("us", "UTC"))
+    files = []
+    for number, people in enumerate((["u7", "u8"], ["u9", "u70"])):
+        files.append(lake.folder / f"{number}.parquet")
+        visits = [f"v{number}{account}" for account in people]
+        pq.write_table(pa.table({"visit_id": visits, "account_id": people, "seen_at": times}), files[-1])
+    table.add_files([f"file://{file}" for file in files])
+    lake("init")
+    lake("catch-up")
+    found = {each["path"]: each for each in certified(lake, "account", "u7")}
+    assert (found[str(files[0])]["table"], found[str(files[0])]["referenced"]) == ("prod.visits", "main")
+
+    # The rows are gone from the tables, but the file is not the table's own: it is named until somebody has deleted it.
+    for _ in range(2):
+        assert str(files[0]) in lake.refused("erase", "account", "u7")
+        assert accounts(lake) == accounts(lake, "prod.visits") == {"u8", "u9", "u70"}
+    (left,) = [each for each in certified(lake, "account", "u7") if each["path"].startswith(str(files[0]))]
+    assert (left["table"], left["referenced"]) == ("prod.visits", "history")
+    files[0].unlink()
+    lake("erase", "account", "u7")
+    assert certified(lake, "account", "u7") == []
+    assert files[1].exists()

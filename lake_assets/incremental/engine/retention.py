@@ -509,6 +509,41 @@ def unreferenced_files(catalog: Catalog, name: str) -> list[ListedFile]:
     return [file for file in listed if file.path not in kept and not file.path.endswith(_CHECKSUM)]
 
 
+def files_outside(table: Table) -> dict[str, bool]:
+    """Return the data and delete files that are outside of a table's folder, also those of former versions.
+
+    A program has added them from there (`add_files`), or the table wrote there. They are never removed: only a person
+    knows what else needs them.
+
+    Returns:
+        Location of a file → whether the head refers to it.
+    """
+    versions = [table.metadata]
+    for entry in table.metadata.metadata_log:
+        with suppress(FileNotFoundError):
+            versions.append(FromInputFile.table_metadata(table.io.new_input(entry.metadata_file)))
+    folder = f"{bare_path(table.location()).rstrip('/')}/"
+    found: dict[str, bool] = {}
+    seen = set[str]()
+    for snapshot in [table.current_snapshot(), *(each for version in versions for each in version.snapshots)]:
+        if snapshot is None or snapshot.manifest_list in seen:
+            continue
+        is_head = not seen
+        seen.add(snapshot.manifest_list)
+        with suppress(FileNotFoundError):
+            for manifest in snapshot.manifests(table.io):
+                if manifest.manifest_path in seen:
+                    continue
+                seen.add(manifest.manifest_path)
+                with suppress(FileNotFoundError):
+                    for each in entries(manifest, table.io, discard_deleted=False):
+                        location = each.data_file.file_path
+                        if not bare_path(location).startswith(folder):
+                            is_live = is_head and each.status is not ManifestEntryStatus.DELETED
+                            found[location] = found.get(location, False) or is_live
+    return found
+
+
 def head_has_delete_files(table: Table) -> bool:
     """Return whether delete files hide rows of the head, so that its data files still contain these rows."""
     return any(manifest.content is ManifestContent.DELETES for manifest in head_manifests(table))

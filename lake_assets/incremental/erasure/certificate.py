@@ -15,7 +15,9 @@ from __future__ import annotations
 import gzip
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from io import BytesIO
 from typing import Any, Literal
 
@@ -36,7 +38,7 @@ from lake_assets.base.id_matcher import IdMatcher
 from lake_assets.errors import UsageError
 from lake_assets.incremental.engine import publish
 from lake_assets.incremental.engine.iceberg import entries
-from lake_assets.incremental.engine.retention import ListedFile, bare_path, list_files, read_bytes
+from lake_assets.incremental.engine.retention import ListedFile, bare_path, files_outside, list_files, read_bytes
 
 _BATCH_ROWS = 65_536
 
@@ -331,6 +333,10 @@ class FileSource(ABC):
     def facts(self, path: str) -> FileFacts:
         """Return what is known about a file in the folder."""
 
+    def files(self) -> Iterable[ListedFile]:
+        """Return the files in the folder."""
+        return list_files(self.io, self.location)
+
     def includes(self, path: str) -> bool:
         """Return whether to search a file in the folder."""
         return True
@@ -374,7 +380,7 @@ def search_sources(
     """
     files: dict[str, tuple[ListedFile, FileSource]] = {}
     for source in sources:
-        for file in list_files(source.io, source.location):
+        for file in source.files():
             if source.includes(file.path):
                 files[file.path] = (file, source)
     size = sum(file.bytes for file, _ in files.values())
@@ -430,8 +436,9 @@ def certify(
     locations = [warehouse, *(table.location() for table in tables)]
     references = _TableReferences.read(tables)
     io = load_file_io(dict(catalog.properties), warehouse)
+    outside = [FilesOutside(table, references) for table in tables]
     sources = [TableFiles(location, references, io) for location in locations]
-    return search_sources([*sources, *beside], matcher, subject=subject, progress=progress)
+    return search_sources([*outside, *sources, *beside], matcher, subject=subject, progress=progress)
 
 
 def _all_tables(catalog: Catalog) -> list[Table]:
@@ -485,6 +492,29 @@ class TableFiles(FileSource):
         return FileFacts(
             table=self.references.table_of(path),
             kind=self.references.kinds.get(path) or _kind_by_name(path),
+            referenced=self.references.references.get(path, "nothing"),
+        )
+
+
+class FilesOutside(FileSource):
+    """The files of an Iceberg table that are outside of its folder."""
+
+    def __init__(self, table: Table, references: _TableReferences) -> None:
+        super().__init__(table.location(), table.io)
+        self.table = table
+        self.references = references
+
+    def files(self) -> Iterator[ListedFile]:
+        """Yield those that exist."""
+        for location in files_outside(self.table):
+            with suppress(FileNotFoundError):
+                size = len(self.io.new_input(location))
+                yield ListedFile(bare_path(location), location, size, datetime.max.replace(tzinfo=UTC))
+
+    def facts(self, path: str) -> FileFacts:
+        return FileFacts(
+            table=".".join(self.table.name()),
+            kind=self.references.kinds.get(path, "data"),
             referenced=self.references.references.get(path, "nothing"),
         )
 

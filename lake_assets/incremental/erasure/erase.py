@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Collection, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from functools import partial
@@ -29,7 +30,7 @@ from typing import TYPE_CHECKING, Any
 
 from pyiceberg.catalog import Catalog
 from pyiceberg.expressions import And, EqualTo, In, NotNull
-from pyiceberg.table import Table
+from pyiceberg.table import ALWAYS_TRUE, Table
 from pyiceberg.table.snapshots import Operation
 
 from lake_assets.base.columns import table_in_sql
@@ -39,15 +40,25 @@ from lake_assets.base.id_matcher import IdMatcher, Words
 from lake_assets.errors import ErasureStopped, UsageError
 from lake_assets.incremental.declaration import Subject, Target
 from lake_assets.incremental.engine import iceberg, publish
-from lake_assets.incremental.engine.columns import at_present, subject_columns
+from lake_assets.incremental.engine.columns import subject_columns
 from lake_assets.incremental.engine.engine import catch_up
-from lake_assets.incremental.engine.erasures import DROPPED, Erasure, delete_rows, holders, holds, sent_by, spellings
+from lake_assets.incremental.engine.erasures import (
+    DROPPED,
+    Erasure,
+    delete_rows,
+    holders,
+    holds,
+    rows_with,
+    sent_by,
+    spellings,
+)
 from lake_assets.incremental.engine.iceberg import QUARANTINE, session_table
 from lake_assets.incremental.engine.model import NoSession
 from lake_assets.incremental.engine.retention import (
     SnapshotReferences,
     drop_deleted_entries,
     expire,
+    files_outside,
     former_tables,
     head_has_delete_files,
     read_references,
@@ -144,6 +155,25 @@ def _check_no_former_table(catalog: Catalog, name: str, strays: Sequence[str], s
         )
 
 
+def _check_no_file_outside(catalog: Catalog, names: Sequence[str], subject: str, matcher: IdMatcher) -> None:
+    """Check that the id is in no file that is outside of a table's folder, and that only former versions refer to."""
+    for name in names:
+        table = iceberg.load(catalog, name)
+        held = []
+        for location, is_of_head in sorted(files_outside(table).items()):
+            with suppress(FileNotFoundError):
+                if not is_of_head and search_file(table.io, location, matcher).occurrences:
+                    held.append(location)
+        if held:
+            shown = ", ".join(held[:SHOWN_FILES]) + (
+                f", and {len(held) - SHOWN_FILES:,} more" * (len(held) > SHOWN_FILES)
+            )
+            raise ErasureStopped(
+                f"The rows of the {subject} are no longer in {name}, but in files outside of its folder: {shown}.",
+                remedy="They were added to the table from there. Delete them, or the rows in them, and erase again.",
+            )
+
+
 def remove_strays(catalog: Catalog, names: Sequence[str], subject: str, matcher: IdMatcher) -> tuple[int, bool]:
     """Remove files with the id that no version of a table refers to and that are too young to be orphans.
 
@@ -198,6 +228,8 @@ def _wait_for_writers(catalog: Catalog, name: str, files: Collection[str]) -> se
         left &= {file.location for file in unreferenced_files(catalog, name)}
     return left
 
+
+SHOWN_FILES = 3
 
 ERASED = "(erased)"
 """Replaces a key with the id in the sample of an audit."""
@@ -340,7 +372,8 @@ def erase(
 
     Raises:
         ErasureStopped: A target cannot be brought up to date; a branch, a tag or another program's watermark needs a
-            snapshot that has to expire; or a file may belong to an active writer.
+            snapshot that has to expire; a file may belong to an active writer; or one outside of a table's folder still
+            holds an id.
         ConfigurationError: A declaration cannot be used.
         UsageError: The pipeline does not declare the subject, or an id is empty, is nobody's, or cannot be one.
     """
@@ -371,6 +404,7 @@ def erase(
             continue
         report("removing old files")
         names = [table for table, _ in holders(engine.catalog, engine.pipeline, subject)]
+        _check_no_file_outside(engine.catalog, names, subject.name, matcher)
         removed = remove_history(engine.catalog, names, orphaned_before=now - GRACE)
         strays, came = remove_strays(engine.catalog, names, subject.name, matcher)
         snapshots, files = snapshots + removed.snapshots, files + removed.files + strays
@@ -536,9 +570,10 @@ def _rebuild_remaining_hours(engine: Engine, subject: Subject, ids: Collection[s
 
 def _hours_with(catalog: Catalog, target: Target, columns: tuple[str, ...], ids: Collection[str]) -> list[int]:
     table = iceberg.load(catalog, target.table)
-    rows = table.scan(holds(table.schema(), columns, ids), selected_fields=(target.time_column,)).to_arrow()
-    times = rows.column(target.time_column).to_pylist()
-    return sorted({hour_of(time) for time in times})
+    hours: set[int] = set()
+    for batch in rows_with(table, columns, ids, also=[target.time_column]):
+        hours.update(hour_of(time) for time in batch.column(target.time_column).drop_null().unique().to_pylist())
+    return sorted(hours)
 
 
 def _has_sent_since(engine: Engine, subject: Subject, ids: Collection[str]) -> bool:
@@ -546,7 +581,7 @@ def _has_sent_since(engine: Engine, subject: Subject, ids: Collection[str]) -> b
     for raw in engine.pipeline.raw:
         columns = subject_columns(engine.catalog, raw, subject)
         table = iceberg.load(engine.catalog, raw.table)
-        if columns and table.scan(holds(table.schema(), columns, ids)).count():
+        if columns and any(rows_with(table, columns, ids)):
             return True
     return False
 
@@ -563,11 +598,8 @@ def _is_gone_from_refs(engine: Engine, subject: Subject, ids: Collection[str], n
     for name, columns in holders(engine.catalog, engine.pipeline, subject):
         table = iceberg.load(engine.catalog, name)
         for ref_name, ref in table.metadata.refs.items():
-            which = holds(table.schema(), columns, ids)
-            if name in raws and ref_name == "main":
-                which = And(which, sent_by(table, raws[name], now))
-            rows = at_present(table, ref.snapshot_id).scan(which, snapshot_id=ref.snapshot_id)
-            if not rows.count():
+            sent = sent_by(table, raws[name], now) if name in raws and ref_name == "main" else ALWAYS_TRUE
+            if not any(rows_with(table, columns, ids, snapshot_id=ref.snapshot_id, among=sent)):
                 continue
             if name not in raws and _has_sent_since(engine, subject, ids):
                 continue
