@@ -557,3 +557,13 @@ def test_what_a_session_would_say_later_is_said_at_once(lake: LakeDoor) -> None:
     (file,) = (lake.folder / "tables").glob("core.plain.yaml")
     file.write_text(file.read_text() + "  start: 2025-01-01-00:00\n")
     assert "first event hour" not in lake.land("raw.trips", rows.format("2025-12-31"))
+
+
+def test_a_source_key_of_several_columns_is_refused_with_what_to_write(lake_without_spark: LakeDoor) -> None:
+    columns = {"trip_id": "string", "leg": "string", "at": "timestamptz"}
+    raw = {"table": "raw.trips", "columns": columns, "time_column": "at", "key": ["trip_id", "leg"]}
+    lake_without_spark.declare(_fact("trip_fact", raw))
+    said = lake_without_spark.refused("check")
+    assert "tables/trip_fact.yaml, line " in said
+    assert "raw.trips has a key of 2 columns: trip_id, leg" in said
+    assert "concat_ws" in said

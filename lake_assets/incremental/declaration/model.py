@@ -57,11 +57,22 @@ def is_name_of(name: str, table: str) -> bool:
     return name.replace("/", ".") in (table, table.rpartition(".")[2])
 
 
-def require_column(value: str, what: str) -> None:
+def require_column(value: object, what: str) -> None:
     """Check the name of a column of a table that another program may have created. Raises `ConfigurationError`."""
     if not isinstance(value, str) or not value:
         raise ConfigurationError(f"{what} is {value!r}.", remedy="Name a column of the table.")
     require_free(value, what)
+
+
+def require_key(table: str, key: object) -> None:
+    """Check that the key of a source is the name of one column. Raises `ConfigurationError`."""
+    if isinstance(key, list | tuple) and len(key) > 1:
+        named = ", ".join(map(str, key))
+        raise ConfigurationError(
+            f"The source {table} has a key of {len(key)} columns: {named}. It has to be one.",
+            remedy="Add a column to the table that joins them, as concat_ws('/', ...) does, and name that one.",
+        )
+    require_column(key, f"The key of {table}")
 
 
 def require_free(value: str, what: str) -> None:
@@ -606,7 +617,7 @@ class Source:
             require_column(self.landed_column, f"The landed_column of {self.table}")
         require_column(self.time_column, f"The time column of {self.table}")
         if self.key is not None:
-            require_column(self.key, f"The key of {self.table}")
+            require_key(self.table, self.key)
         for column in self.order_columns:
             require_column(column, f"The order of {self.table}")
         if not all(isinstance(rule, Rule) for rule in self.rules):

@@ -13,17 +13,29 @@ import os
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from datetime import date
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import yaml
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, WrapValidator, field_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    ValidationError,
+    ValidationInfo,
+    WrapValidator,
+    field_validator,
+)
 
 from lake_assets.base.hours import parse_hour
 from lake_assets.base.sql_text import without_semicolon
 from lake_assets.errors import ConfigurationError, InvalidHourKey, first_line, suggestion
 from lake_assets.incremental.declaration import Broken, Defer, Served, Topic
+from lake_assets.incremental.declaration.model import require_key
 from lake_assets.settings import YAML
 
 if TYPE_CHECKING:
@@ -116,10 +128,18 @@ class RawAttributes(Attributes):
     feed: Feed = Field(None, description="The topic that the raw table is landed from; false: none.")
 
 
+def _one_column(value: object, info: ValidationInfo) -> object:
+    if isinstance(value, list):
+        _read(value, partial(require_key, info.data.get("table", "")))
+    return value
+
+
 class SourceAttributes(RawAttributes):
     """A table that the SQL reads; with columns, also the declaration of that raw table."""
 
-    key: str | None = Field(None, description="The column that, with the time, identifies a row of a raw table.")
+    key: Annotated[str | None, BeforeValidator(_one_column)] = Field(
+        None, description="The column that, with the time, identifies a row of a raw table."
+    )
     rules: dict[str, str] = Field({}, description="Reason → SQL condition. Rows for which it is true are quarantined.")
     name: str | None = Field(None, description="Its name in the SQL; default: the table without its namespaces.")
     keep: Literal["first", "last", "all"] = Field("first", description="Which rows of one key count.")
@@ -459,9 +479,12 @@ def _invalid(
             f"{place}: the attribute {'.'.join(map(str, (*location, missing)))!r} is missing.",
             remedy=f"Add `{missing}:`.",
         )
+    remedy = "Correct it; docs/sql-tables.md says what it may be."
+    if first["type"] == "string_type" and isinstance(first["input"], bool | int | float | date | None):
+        remedy = "Write it in quotes: YAML reads on and no as true and false, 2024 as a number, 2026-01-01 as a date."
     return ConfigurationError(
         f"{place}: {f'the attribute {name!r}' if location else '`attributes:`'} is {first['input']!r}: {first['msg']}.",
-        remedy="Correct it; docs/sql-tables.md says what it may be.",
+        remedy=remedy,
     )
 
 

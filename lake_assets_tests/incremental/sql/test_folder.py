@@ -188,7 +188,7 @@ MISTAKES = {
     " stateless": (" {stateful: {chunk_hours: a}}", 4, "The chunk is 'a' hours.", "1 or more"),
     "rules: {amount is negative: amount < 0}": ("rules: [amount < 0]", 9, "'sources.0.rules' is ['amount", "Correct"),
     "\n  key: payment_id": ("\n  key: a\n  key: payment_id", 12, "'key' is there twice", "Remove one."),
-    "key: payment_id\n  time": ("key: 5\n  time", 11, "the attribute 'key' is 5", "docs/sql-tables.md"),
+    "key: payment_id\n  time": ("key: 5\n  time", 11, "the attribute 'key' is 5", "in quotes"),
     "  audits": ("  grain: week\n  audits", 14, "'grain' is 'week': Input should be 'hour' or 'day'", "Correct it"),
     "audits: [": ("owners: weather\n  audits: [", 14, "'owners' is 'weather': Input should be a valid list", "Correct"),
     "audits:": ("owners: [weather]\n  audits:", 3, "has the owner 'weather'", "'team:weather'"),
