@@ -36,6 +36,13 @@ def last_evaluation(instance: dg.DagsterInstance, key: dg.AssetCheckKey) -> dg.A
     return next((each for each in found if isinstance(each, dg.AssetCheckEvaluation)), None)
 
 
+def planned_checks(instance: dg.DagsterInstance, run_id: str) -> list[dg.AssetCheckKey]:
+    """Return the checks that a run has planned, also those of other steps."""
+    records = instance.get_records_for_run(run_id, of_type=dg.DagsterEventType.ASSET_CHECK_EVALUATION_PLANNED).records
+    events = (record.event_log_entry.get_dagster_event() for record in records)
+    return [event.asset_check_planned_data.asset_check_key for event in events]
+
+
 def of_no_materialization(evaluation: dg.AssetCheckEvaluation) -> dg.AssetCheckEvaluation:
     """Return an evaluation that belongs to no materialization.
 

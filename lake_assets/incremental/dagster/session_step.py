@@ -5,7 +5,8 @@ partitions that they chose, or, if they executed checks alone, evaluates those a
 
 A run plans all checks that it selects, and Dagster shows a planned check as skipped if the run did not evaluate it.
 Sessions therefore select none and yield the evaluations that they have. A run of a person may have planned checks that
-were not evaluated: their last evaluation is repeated.
+were not evaluated: their last evaluation is repeated. If the step yields no output, these are all checks that the run
+has planned: Dagster skips those of steps of their own, and the steps downstream with theirs.
 
 Dagster ends a backfill as failed if one of its runs succeeds without a partition that the backfill has asked for. A
 partition that still waits for its sources is no failure, and a later session builds it: the run takes it out of the
@@ -36,7 +37,9 @@ from lake_assets.incremental.dagster.checks import (
     last_evaluation,
     of_newest_materialization,
     pending_hours_evaluation,
+    planned_checks,
     published_metadata,
+    shown_evaluation,
     skipped_hours_evaluation,
 )
 from lake_assets.incremental.dagster.session_runs import SESSION_TAG, heads_of
@@ -183,6 +186,7 @@ class SessionStep:
         self.context = context
         self.hours = tuple(hours)
         self.evaluated: set[str] = set()
+        self.has_output = False
         self.engine = engine
         self.target = target
         self.key = asset_key(target.table)
@@ -265,6 +269,7 @@ class SessionStep:
             version = dg.DataVersion(outcome.data_version) if outcome.data_version else None
             tags = version_tags(self.target, outcome.plan.code_version, outcome.data_version)
             # Without an output, Dagster would skip the assets downstream in the same run.
+            self.has_output = True
             yield dg.MaterializeResult(data_version=version, tags=tags)
         yield from self._check_events(outcome)
 
@@ -350,11 +355,18 @@ class SessionStep:
         yield of_newest_materialization(self.context.instance, pending)
 
     def _repeated_evaluations(self) -> Iterator[StepEvent]:
-        """Yield the last evaluation of each check that this run has planned and not evaluated."""
+        """Yield the last evaluation of each check that this run has planned and does not evaluate."""
+        instance = self.context.instance
         for check in sorted(self.context.selected_asset_check_keys, key=lambda check: check.name):
-            last = None if check.name in self.evaluated else last_evaluation(self.context.instance, check)
+            last = None if check.name in self.evaluated else last_evaluation(instance, check)
             if last is not None:
                 yield from self._shown(last)
+        planned = () if self.has_output else planned_checks(instance, self.context.run_id)
+        for check in planned:
+            if check not in self.context.selected_asset_check_keys and shown_evaluation(instance, check) is None:
+                last = last_evaluation(instance, check)
+                if last is not None:
+                    yield of_newest_materialization(instance, last)
 
     def _shown(self, evaluation: dg.AssetCheckEvaluation, *, stops_run: bool = False) -> Iterator[StepEvent]:
         """Yield an evaluation, as a result if the run has planned the check.

@@ -14,6 +14,8 @@ import pytest
 
 from lake_assets.base.hours import hour_key
 from lake_assets.demo.membership_simulator import bad_batch, land, repair, worked_example
+from lake_assets.incremental.dagster.assets import incremental_definitions
+from lake_assets.incremental.dagster.watch import check_definitions
 from lake_assets.incremental.declaration import Sequential, SessionContext
 from lake_assets.incremental.engine.engine import Engine, utc_now
 from lake_assets.incremental.engine.model import Committed, PlanningInput, SessionReport
@@ -191,3 +193,21 @@ def test_checks_of_a_run_that_is_canceled_stay_as_they_were(catalog: Catalog, sp
         assert daemon.hours_of(click_fact.table) == []
         found = daemon.instance.event_log_storage.get_latest_asset_check_execution_by_key([check])[check]
         assert found.status.value == "SUCCEEDED"
+
+
+def test_checks_of_other_steps_stay_as_they_were_if_a_run_builds_nothing(catalog: Catalog) -> None:
+    Engine(catalog, CLICKS, clock=utc_now).create_tables()
+    intact = dg.AssetCheckKey(dg.AssetKey(["core", "click_state"]), "intact")
+    with in_process_daemon(CLICKS, catalog, utc_now, end=hour_key(START + 20)) as daemon:
+        tables = incremental_definitions(CLICKS, clock=utc_now, end=hour_key(START + 20))
+        others = dg.Definitions(asset_checks=check_definitions(CLICKS, utc_now), resources=daemon.resources)
+        whole = replace(daemon, repository=dg.Definitions.merge(tables, others).get_repository_def())
+        wrong = dg.AssetCheckEvaluation(intact.asset_key, intact.name, passed=False, metadata={})
+        whole.instance.report_runless_asset_event(wrong)
+
+        result = whole.execute(click_state.table, tags=chosen(4, 5))  # its source is not complete through any hour
+
+        assert (result.success, whole.hours_marked(result)) == (True, [])
+        assert [event.step_key for event in result.all_events if event.is_step_skipped] == ["core__click_state_intact"]
+        found = whole.instance.event_log_storage.get_latest_asset_check_execution_by_key([intact])[intact]
+        assert (found.run_id, found.status.value) == (result.run_id, "FAILED")
