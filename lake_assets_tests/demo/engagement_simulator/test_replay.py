@@ -24,7 +24,7 @@ SIMULATION = Simulation(orgs=3, people=60, touches=600, requests=0.4, late=0.1, 
 BOTH: tuple[StreamName, ...] = ("ingestion", "mutation")
 
 
-@pytest.mark.journey
+@pytest.mark.faults
 def test_spark_leaves_the_rows_and_dead_letters_of_a_sequential_replay(
     home: Settings, spark: SparkSession, kafka: str, lake: EngagementLake
 ) -> None:

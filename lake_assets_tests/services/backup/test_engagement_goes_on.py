@@ -81,7 +81,7 @@ def state(mail: Traffic) -> tuple[object, ...]:
     return tuple(map(mail.rows, TABLES)), checkpoints
 
 
-@pytest.mark.journey
+@pytest.mark.faults
 @pytest.mark.timeout(900)
 def test_an_engagement_lake_goes_on(home: Settings, spark: SparkSession, kafka: str, tmp_path: Path) -> None:
     moved = MovingLake(home, kafka, "", {}, None, tmp_path / "backups")
