@@ -240,11 +240,7 @@ def unneeded_files(
     present = inventory(table.io, table.metadata)
     released: set[str] = set()
     manifests = set[str]() if former is None else set(present.manifests)
-    versions = [] if former is None else [former]
-    for entry in table.metadata.metadata_log if former is None else ():
-        with suppress(FileNotFoundError):
-            versions.append(FromInputFile.table_metadata(table.io.new_input(entry.metadata_file)))
-    for version in versions:
+    for version in _former_versions(table) if former is None else [former]:
         found = inventory(table.io, version, former=True, known=manifests)
         released |= found.paths
         manifests |= found.manifests
@@ -265,6 +261,13 @@ def unneeded_files(
 
     in_order = sorted((file for file in unreferenced if file.path in released), key=is_manifest_or_list)
     return Unneeded(present.figures, tuple(in_order), tuple(orphans), former_found)
+
+
+def _former_versions(table: Table) -> Iterator[TableMetadata]:
+    """Yield the former versions of a table's metadata that still exist."""
+    for entry in table.metadata.metadata_log:
+        with suppress(FileNotFoundError):
+            yield FromInputFile.table_metadata(table.io.new_input(entry.metadata_file))
 
 
 def _listed(catalog: Catalog, name: str) -> tuple[Table, list[ListedFile]]:
@@ -518,10 +521,7 @@ def files_outside(table: Table) -> dict[str, bool]:
     Returns:
         Location of a file → whether the head refers to it.
     """
-    versions = [table.metadata]
-    for entry in table.metadata.metadata_log:
-        with suppress(FileNotFoundError):
-            versions.append(FromInputFile.table_metadata(table.io.new_input(entry.metadata_file)))
+    versions = [table.metadata, *_former_versions(table)]
     folder = f"{bare_path(table.location()).rstrip('/')}/"
     found: dict[str, bool] = {}
     seen = set[str]()

@@ -37,7 +37,7 @@ from lake_assets.base.columns import table_in_sql
 from lake_assets.base.failpoints import reach
 from lake_assets.base.hours import hour_of
 from lake_assets.base.id_matcher import IdMatcher, Words
-from lake_assets.errors import ErasureStopped, UsageError
+from lake_assets.errors import ErasureStopped, UsageError, named
 from lake_assets.incremental.declaration import Subject, Target
 from lake_assets.incremental.engine import iceberg, publish
 from lake_assets.incremental.engine.columns import subject_columns
@@ -165,11 +165,9 @@ def _check_no_file_outside(catalog: Catalog, names: Sequence[str], subject: str,
                 if not is_of_head and search_file(table.io, location, matcher).occurrences:
                     held.append(location)
         if held:
-            shown = ", ".join(held[:SHOWN_FILES]) + (
-                f", and {len(held) - SHOWN_FILES:,} more" * (len(held) > SHOWN_FILES)
-            )
             raise ErasureStopped(
-                f"The rows of the {subject} are no longer in {name}, but in files outside of its folder: {shown}.",
+                f"The rows of the {subject} are no longer in {name}, but in files outside of its folder: "
+                f"{named(held)}.",
                 remedy="They were added to the table from there. Delete them, or the rows in them, and erase again.",
             )
 
@@ -228,8 +226,6 @@ def _wait_for_writers(catalog: Catalog, name: str, files: Collection[str]) -> se
         left &= {file.location for file in unreferenced_files(catalog, name)}
     return left
 
-
-SHOWN_FILES = 3
 
 ERASED = "(erased)"
 """Replaces a key with the id in the sample of an audit."""
