@@ -12,7 +12,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from lake_assets.base.failpoints import BATCH_FAILED, BATCH_REPLACED, BATCH_WITHDRAWN, reach, reach_in_batch
 from lake_assets.engagement.checkpoint import (
@@ -363,11 +363,13 @@ class _Checkpointed:
     Attributes:
         messages: As `BatchMessages.accepted` returns them.
         all_valid: Whether it is known that every message is valid.
+        counted: As `BatchMessages.aggregates` names them.
     """
 
     batch: Batch
     messages: DataFrame
     all_valid: bool
+    counted: Mapping[str, Any]
 
 
 IS_VALID = "is_valid"
@@ -422,6 +424,17 @@ class BatchMessages:
         """Return whether it is known, without a query, that `checkpointed` has valid messages only."""
         return self._kept(batch).all_valid
 
+    def counted(self, batch: Batch) -> Mapping[str, Any]:
+        """Return `aggregates` of the validated messages of a batch."""
+        return self._kept(batch).counted
+
+    def aggregates(self) -> Mapping[str, Column]:
+        """Return name → aggregate of validated messages: the number of invalid ones, and the orgs of the valid ones."""
+        from pyspark.sql import functions as F
+
+        org_of_valid = F.when(F.col("reason").isNull(), F.col("org_id"))
+        return {"invalid": F.count("reason"), "orgs": F.collect_set(org_of_valid)}
+
     def _kept(self, batch: Batch) -> _Checkpointed:
         from pyspark.sql import functions as F
 
@@ -433,11 +446,12 @@ class BatchMessages:
         text_of_invalid = F.when(F.col("reason").isNotNull(), F.col("message"))
         is_valid = F.col("reason").isNull()
         validated = self.validated(batch).withColumns({"message": text_of_invalid, IS_VALID: is_valid})
-        messages, counted = checkpoint_and_aggregate(validated, [F.count("reason").alias("invalid")])
+        aggregates = [aggregate.alias(name) for name, aggregate in self.aggregates().items()]
+        messages, counted = checkpoint_and_aggregate(validated, aggregates)
         accepted = self.accepted(messages, batch)
         # If the tables of the lake forbid nothing, the messages are returned as they are.
         all_valid = counted["invalid"] == 0 and accepted is messages
-        kept = _Checkpointed(batch, accepted, all_valid)
+        kept = _Checkpointed(batch, accepted, all_valid, counted)
         self._checkpointed.append(kept)
         return kept
 
@@ -481,7 +495,7 @@ class DeadLetterCommit:
     def write(self, batch: Batch, done: Mapping[str, int | None], app_id: str) -> None:
         tables = self.messages.tables
         if self.messages.all_valid(batch):
-            tables.append_nothing(DEAD_LETTER, app_id=app_id, batch_id=batch.batch_id)
+            tables.append_few(DEAD_LETTER, (), app_id=app_id, batch_id=batch.batch_id)
         else:
             tables.append(DEAD_LETTER, self._letters(batch), app_id=app_id, batch_id=batch.batch_id)
         self.messages.release()

@@ -22,7 +22,7 @@ from lake_assets.engagement.batch import Stream, ended, versions_left_by
 from lake_assets.engagement.checkpoint import Checkpoint, Lost, TopicState, go_on, problem_of
 from lake_assets.engagement.delta_log import open_table, read_rows
 from lake_assets.engagement.lake import STREAMS, StreamName
-from lake_assets.engagement.tables import DEAD_LETTER, DEAD_LETTER_COLUMNS, NO_MISTAKES, LakeTables
+from lake_assets.engagement.tables import DEAD_LETTER, NO_MISTAKES, LakeTables
 from lake_assets.engagement.turn import open_stream
 from lake_assets.engagement.turn_order import coordinator_of
 from lake_assets.errors import ServiceError
@@ -78,7 +78,7 @@ def accept(tables: LakeTables, spark: SparkSession, zk: KazooClient, servers: st
             if found is None or last is None or state is None:
                 continue
             coordinated.confirm()
-            _go_on(stream, spark, state, last, found)
+            _go_on(stream, state, last, found)
             accepted.append(found)
     return accepted
 
@@ -98,17 +98,22 @@ def _lost_of(stream: Stream) -> tuple[Accepted | None, TopicState | None, Checkp
     return Accepted(stream.name, problem.problem, lost), state, last
 
 
-def _go_on(stream: Stream, spark: SparkSession, state: TopicState, last: Checkpoint, found: Accepted) -> None:
+def _go_on(stream: Stream, state: TopicState, last: Checkpoint, found: Accepted) -> None:
     tables, batch = stream.tables, last.batch
     rows = [
-        (each.topic, each.partition, each.first, f"{LOST}{_until(each)}", None, batch.batch_id + 1)
+        {
+            "topic": each.topic,
+            "partition": each.partition,
+            "offset": each.first,
+            "reason": f"{LOST}{_until(each)}",
+            "batch_id": batch.batch_id + 1,
+        }
         for each in found.lost
         if each.end is None or each.end > each.first
     ]
     if rows:
-        schema = ", ".join(f"{name} {kind}" for name, kind in DEAD_LETTER_COLUMNS.items())
         app_id = tables.lake.app_id(stream.name, COMMIT)
-        tables.append(DEAD_LETTER, spark.createDataFrame(rows, schema), app_id=app_id, batch_id=batch.batch_id + 1)
+        tables.append_few(DEAD_LETTER, rows, app_id=app_id, batch_id=batch.batch_id + 1)
     if last.finished:
         after = ended(stream, batch, go_on(state, batch.messages)[0], versions_left_by(stream, last))
     else:  # its other commits are made without messages

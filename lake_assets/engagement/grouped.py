@@ -1,13 +1,18 @@
-"""The functions of `requests` applied on Spark's executors, which must have this package.
+"""The functions of `requests` applied to rows of Spark: in this process while they are few, else on its executors.
 
-A task is some components of the graph of an org and id column: other requests meet them on rows alone.
+The executors must have this package. A task is some components of the graph of an org and id column: other requests
+meet them on rows alone.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+import pyarrow.compute as pc
 
 from lake_assets.engagement.requests import (
     PERSON,
@@ -25,11 +30,12 @@ from lake_assets.engagement.requests import (
 if TYPE_CHECKING:
     import numpy as np
     import numpy.typing as npt
-    import pandas as pd
-    import pyarrow as pa
     from pyspark.sql import Column, DataFrame
 
     Codes = npt.NDArray[np.int32]
+
+IN_PROCESS = 10_000
+"""Rows that are read into this process: its work on them takes less time than it takes to start Spark's workers."""
 
 _OF = ["org_id", "column"]
 _KEY = [*_OF, "part"]
@@ -60,8 +66,7 @@ def aliases_by_org(requests: DataFrame) -> DataFrame:
         requests: org_id string, request_id string, op string, old_id string, new_id string (null for a delete),
             executed_at timestamp, partition int, offset long, engagement_date date, column string, part int.
     """
-    by_org = requests.select("org_id", *_REQUEST, "part").groupBy(*_KEY)
-    return by_org.applyInPandas(_aliases_of_org, ALIASES)
+    return _by_group(requests.select("org_id", *_REQUEST, "part"), _KEY, _aliases_of_org, ALIASES)
 
 
 def changed_aliases_by_org(applied: DataFrame, batch: DataFrame, arrived: DataFrame) -> DataFrame:
@@ -72,9 +77,31 @@ def changed_aliases_by_org(applied: DataFrame, batch: DataFrame, arrived: DataFr
         batch: As for `aliases_by_org`.
         arrived: org_id string, column string, part int, id string: ids with new rows.
     """
-    both = _union(applied, batch.select("org_id", *_REQUEST, "part")).groupBy(*_KEY)
-    ids = _own_part(arrived).select(*_KEY, "id").groupBy(*_KEY)
-    return both.cogroup(ids).applyInPandas(_changed_aliases_of_org, ALIASES)
+    from pyspark.sql import functions as F
+
+    names = ["org_id", *_REQUEST, "part"]
+    former = applied.select(*names, F.lit(False).alias(_IS_OF_BATCH))
+    asked = batch.select(*names, F.lit(True).alias(_IS_OF_BATCH))
+    ids = arrived.select(*_KEY, F.col("id").alias("old_id"))
+    both = asked.unionByName(former).unionByName(ids, allowMissingColumns=True)
+    return _by_group(both, _KEY, _changed_aliases_of_org, ALIASES)
+
+
+def _by_group(rows: DataFrame, key: Sequence[str], function: Callable[[pa.Table], pa.Table], schema: str) -> DataFrame:
+    """Return what a function makes of the rows of each group, computed now, as `checkpoint_rows` does."""
+    from lake_assets.connections.row_checkpoint import checkpoint_rows
+
+    few = rows.limit(IN_PROCESS + 1).toArrow()
+    if few.num_rows > IN_PROCESS:
+        return checkpoint_rows(rows.groupBy(*key).applyInArrow(function, schema))
+    places = defaultdict[tuple[object, ...], list[int]](list)
+    for place, of_row in enumerate(zip(*(few[name].to_pylist() for name in key), strict=True)):
+        places[of_row].append(place)
+    made = [function(few.take(of_group)) for of_group in places.values()]
+    found = pa.concat_tables(made) if made else None
+    spark = rows.sparkSession
+    # Spark refuses an empty table.
+    return spark.createDataFrame(found, schema) if found else spark.createDataFrame([], schema)
 
 
 def parts_by_org(links: DataFrame) -> DataFrame:
@@ -91,7 +118,7 @@ def parts_by_org(links: DataFrame) -> DataFrame:
     old = _hash("old_id")
     new = F.when(F.col("new_id").isNotNull(), _hash("new_id")).otherwise(old)
     ends = links.select(F.xxhash64(*_OF).alias("graph"), old.alias("old"), new.alias("new"), "is_wanted")
-    return ends.groupBy("graph").applyInArrow(lambda table: parts_of_graph(table), PARTS)
+    return _by_group(ends, ["graph"], lambda table: parts_of_graph(table), PARTS)
 
 
 def with_part(rows: DataFrame, parts: DataFrame, identity: str) -> DataFrame:
@@ -117,8 +144,7 @@ def place_records_by_org(requests: DataFrame) -> DataFrame:
     Args:
         requests: `REPLAYED`.
     """
-    by_org = requests.select(*REPLAYED).groupBy("org_id")
-    return by_org.applyInPandas(_place_records_of_org, PLACED_RECORDS)
+    return _by_group(requests.select(*REPLAYED), ["org_id"], _place_records_of_org, PLACED_RECORDS)
 
 
 def limits_by_org(requests: DataFrame, links: DataFrame) -> DataFrame:
@@ -138,43 +164,25 @@ def limits_by_org(requests: DataFrame, links: DataFrame) -> DataFrame:
     ends = links.select(*_OF, "old_id", "new_id", F.lit(False).alias("is_wanted"))
     ends = ends.union(persons.select("org_id", F.lit(PERSON), "who_id", F.lit(None), F.lit(True)))
     related = with_part(links, parts_by_org(ends), "old_id")
-    requests_by_org = requests.select("org_id", *_RETENTION_REQUEST).groupBy("org_id")
-    links_by_org = related.select("org_id", *_REQUEST).groupBy("org_id")
-    both = requests_by_org.cogroup(links_by_org)
-    return both.applyInPandas(_limits_of_org, RETENTION_LIMITS)
+    links_of_persons = related.select("org_id", *_REQUEST)
+    both = requests.select("org_id", *_RETENTION_REQUEST).unionByName(links_of_persons, allowMissingColumns=True)
+    return _by_group(both, ["org_id"], _limits_of_org, RETENTION_LIMITS)
 
 
-def _own_part(rows: DataFrame) -> DataFrame:
-    """Return rows whose part is a column of their own: Spark in this process finds one of both sides ambiguous."""
-    from pyspark.sql import functions as F
-
-    return rows.withColumn("part", F.expr("part + 0"))
+def _aliases_of_org(rows: pa.Table) -> pa.Table:
+    return _of_aliases(rows, aliases(_requests(rows)))
 
 
-def _union(applied: DataFrame, batch: DataFrame) -> DataFrame:
-    """Return applied requests and those of a batch, with the columns of the batch and `_IS_OF_BATCH`."""
-    from pyspark.sql import functions as F
-
-    former = applied.select("org_id", *_REQUEST, "part").withColumn(_IS_OF_BATCH, F.lit(False))
-    return batch.withColumn(_IS_OF_BATCH, F.lit(True)).unionByName(former, allowMissingColumns=True)
-
-
-def _aliases_of_org(frame: pd.DataFrame) -> pd.DataFrame:
-    return _alias_frame(frame, aliases(_requests(frame)))
+def _changed_aliases_of_org(rows: pa.Table) -> pa.Table:
+    is_of_batch = rows[_IS_OF_BATCH]
+    former, batch = (_requests(rows.filter(pc.equal(is_of_batch, of_batch))) for of_batch in (False, True))
+    arrived = {*rows.filter(is_of_batch.is_null())["old_id"].to_pylist()}
+    return _of_aliases(rows, changed_aliases(former, batch, arrived))
 
 
-def _changed_aliases_of_org(frame: pd.DataFrame, arrived: pd.DataFrame) -> pd.DataFrame:
-    if frame.empty:
-        return _frame(_names(ALIASES), [])
-    former = _requests(frame[~frame[_IS_OF_BATCH]])
-    batch = _requests(frame[frame[_IS_OF_BATCH]])
-    return _alias_frame(frame, changed_aliases(former, batch, set(_values(arrived["id"]))))
-
-
-def _alias_frame(requests: pd.DataFrame, found: Iterable[Alias]) -> pd.DataFrame:
-    key = [str(requests[name].iloc[0]) for name in _OF]
-    rows = [(*key, alias.old_id, alias.new_id, alias.after, alias.until) for alias in found]
-    return _frame(_names(ALIASES), rows)
+def _of_aliases(rows: pa.Table, found: Iterable[Alias]) -> pa.Table:
+    key = [rows[name][0].as_py() for name in _OF]
+    return _table(ALIASES, [(*key, each.old_id, each.new_id, each.after, each.until) for each in found])
 
 
 def parts_of_graph(links: pa.Table, most: int = REQUESTS_OF_A_PART) -> pa.Table:
@@ -185,7 +193,6 @@ def parts_of_graph(links: pa.Table, most: int = REQUESTS_OF_A_PART) -> pa.Table:
         most: Requests of a part, unless a component has more.
     """
     import numpy as np
-    import pyarrow as pa
 
     ends = np.concatenate([links["old"].to_numpy(), links["new"].to_numpy()])
     is_wanted = links["is_wanted"].to_numpy()
@@ -220,64 +227,47 @@ def _components(first: Codes, second: Codes, count: int) -> Codes:
             least = shorter
 
 
-def _place_records_of_org(frame: pd.DataFrame) -> pd.DataFrame:
-    org = _org(frame)
-    found = place_records(_requests_with_records(frame))
-    rows = [(org, each.engagement_id, each.request_id, each.who_id, dict(each.ids)) for each in found]
-    return _frame(_names(PLACED_RECORDS), rows)
+def _place_records_of_org(rows: pa.Table) -> pa.Table:
+    org = rows["org_id"][0].as_py()
+    columns = [rows[name].to_pylist() for name in RECORD_PLACE]
+    requests = []
+    for request, engagement_id, who_id, day, ids in zip(_requests(rows), *columns, strict=True):
+        record = None if engagement_id is None else Record(engagement_id, who_id, day, dict(ids or ()))
+        requests.append(replace(request, record=record))
+    found = place_records(requests)
+    return _table(
+        PLACED_RECORDS, [(org, each.engagement_id, each.request_id, each.who_id, [*each.ids.items()]) for each in found]
+    )
 
 
-def _limits_of_org(frame: pd.DataFrame, applied: pd.DataFrame) -> pd.DataFrame:
-    org = _org(frame if len(frame) else applied)
-    requests = _retention_requests(frame)
-    rows: list[tuple[object, ...]] = []
+def _limits_of_org(rows: pa.Table) -> pa.Table:
+    org = rows["org_id"][0].as_py()
+    is_link = rows["requested_at"].is_null()
+    asked = rows.filter(pc.invert(is_link)).select(_RETENTION_REQUEST)
+    requests = [RetentionRequest(**row) for row in asked.to_pylist()]
     oldest_kept = cut_off(requests)
-    if oldest_kept is not None:
-        rows.append((org, None, None, oldest_kept))
-    for who_id, (until, person) in erased_ids(requests, _requests(applied)).items():
-        rows.append((org, who_id, person, until))
-    return _frame(_names(RETENTION_LIMITS), rows)
+    found: list[tuple[object, ...]] = [] if oldest_kept is None else [(org, None, None, oldest_kept)]
+    for who_id, (until, person) in erased_ids(requests, _requests(rows.filter(is_link))).items():
+        found.append((org, who_id, person, until))
+    return _table(RETENTION_LIMITS, found)
 
 
-def _retention_requests(frame: pd.DataFrame) -> list[RetentionRequest]:
-    integers = frame.astype({"ttl_days": "Int64"})
-    columns = [_values(integers[name]) for name in _RETENTION_REQUEST]
-    return [RetentionRequest(*values) for values in zip(*columns, strict=True)]
-
-
-def _requests(frame: pd.DataFrame) -> Iterator[MutationRequest]:
-    columns = [_values(frame[name]) for name in _REQUEST]
-    without_record = [None] * len(frame)
+def _requests(rows: pa.Table) -> Iterator[MutationRequest]:
+    columns = [rows[name].to_pylist() for name in _REQUEST]
+    without_record = [None] * rows.num_rows
     for values in zip(*columns[:-2], without_record, *columns[-2:], strict=True):
         yield MutationRequest(*values)
 
 
-def _requests_with_records(frame: pd.DataFrame) -> Iterator[MutationRequest]:
-    columns = [_values(frame[name]) for name in RECORD_PLACE]
-    for request, engagement_id, who_id, day, ids in zip(_requests(frame), *columns, strict=True):
-        record = None if engagement_id is None else Record(engagement_id, who_id, day, dict(ids or {}))
-        yield replace(request, record=record)
+_ARROW = {
+    "string": pa.string(),
+    "timestamp": pa.timestamp("us", "UTC"),
+    "map<string,string>": pa.map_(pa.string(), pa.string()),
+}
 
 
-def _org(frame: pd.DataFrame) -> str:
-    return str(frame["org_id"].iloc[0])
-
-
-def _names(schema: str) -> list[str]:
-    return [field.split()[0] for field in schema.split(", ")]
-
-
-def _values(column: pd.Series[Any]) -> list[Any]:
-    """Return the values of a column as Python values, with None for null."""
-    return column.astype(object).where(column.notna(), None).tolist()
-
-
-def _frame(names: Iterable[str], rows: Iterable[tuple[object, ...]]) -> pd.DataFrame:
-    """Build the frame that a function returns to Spark.
-
-    Every function here builds its result from Python values, and returns no column that it was given. If the rows of an
-    org come in more than one Arrow batch, a column of strings has several chunks, and Spark rejects it (Y1).
-    """
-    import pandas as pd
-
-    return pd.DataFrame(list(rows), columns=list(names))
+def _table(schema: str, rows: Sequence[tuple[object, ...]]) -> pa.Table:
+    """Return rows as a table of a schema in Spark's words."""
+    fields = [field.split() for field in schema.split(", ")]
+    values = zip(*rows, strict=True) if rows else ((),) * len(fields)
+    return pa.table({name: pa.array(column, _ARROW[kind]) for (name, kind), column in zip(fields, values, strict=True)})

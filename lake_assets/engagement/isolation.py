@@ -207,7 +207,7 @@ def withdraw(tables: LakeTables, commits: Mapping[str, tuple[str, str]], opened:
     for name, (app_id, table) in commits.items():
         location = tables.location(table)
         changes_rows |= name == DATA_COMMIT
-        tables.append_nothing(table, app_id=app_id, batch_id=batch_id)
+        tables.append_few(table, (), app_id=app_id, batch_id=batch_id)
         if not changes_rows:
             open_table(location).delete(f"batch_id = {int(batch_id)}")
         reach(BATCH_HALF_WITHDRAWN)

@@ -119,10 +119,17 @@ RECORD_TIME = "record_engaged_at"
 """Column with the time of the record of a request; null if it carries none."""
 
 
-def with_record_ids(requests: DataFrame, lake: EngagementLake) -> DataFrame:
-    """Return the requests with `RECORD_PLACE` and `RECORD_TIME`, null where they carry no record."""
+def with_record_ids(requests: DataFrame, lake: EngagementLake, *, carry_records: bool = True) -> DataFrame:
+    """Return the requests with `RECORD_PLACE` and `RECORD_TIME`, null where they carry no record.
+
+    Args:
+        carry_records: Whether some may carry one; else nothing is parsed.
+    """
     from pyspark.sql import functions as F
 
+    if not carry_records:
+        kinds = {**MUTATION_REQUEST_COLUMNS, "record_date": "date"}
+        return requests.withColumns({name: F.lit(None).cast(kinds[name]) for name in (*RECORD_PLACE, RECORD_TIME)})
     record_engagement_id, record_who_id, record_date, record_ids = RECORD_PLACE
     further = [column for column in lake.ids if column != PERSON]
     ids_of = F.create_map(*[value for column in further for value in (F.lit(column), F.col(f"{RECORD}.{column}"))])
@@ -137,11 +144,14 @@ def with_record_ids(requests: DataFrame, lake: EngagementLake) -> DataFrame:
     return typed.withColumns(ids).drop(RECORD)
 
 
-def final_records(requests: DataFrame, found: Former, lake: EngagementLake) -> tuple[DataFrame, DataFrame] | None:
+def final_records(
+    requests: DataFrame, found: Former, lake: EngagementLake, *, carry_records: bool
+) -> tuple[DataFrame, DataFrame] | None:
     """Return where the records of requests end, the current one of each engagement, of a batch and of former ones.
 
     Args:
         requests: The new requests of the batch, with `with_record_ids`.
+        carry_records: Whether some of them may carry a record.
 
     Returns:
         The records of the batch as `row_columns`, with the ids that they end under; who_id is null if no row is left.
@@ -152,15 +162,15 @@ def final_records(requests: DataFrame, found: Former, lake: EngagementLake) -> t
 
     from lake_assets.connections.row_checkpoint import checkpoint_rows
 
-    carrying = requests.where("insert_record is not null")
-    if found.records is None and carrying.isEmpty():
+    if found.records is None and not carry_records:
         return None
+    carrying = requests.where("insert_record is not null")
     known = found.applied.drop("part", "component")
     known = known if found.records is None else known.unionByName(found.records)
     known = known.withColumn("record_date", F.to_date(RECORD_TIME))
     names = [*REPLAYED, RECORD_TIME]
     replayed = requests.select(names).unionByName(known.select(names))
-    places = checkpoint_rows(place_records_by_org(replayed))
+    places = place_records_by_org(replayed)
     typed = with_typed_record(carrying, "insert_record", record_format(lake))
     values = typed.select("org_id", "request_id", f"{RECORD}.*", F.col("executed_at").alias(SENT_AT))
     values = values.drop(*lake.ids, "engagement_id")
@@ -255,14 +265,13 @@ def former(
     from lake_assets.connections.row_checkpoint import checkpoint_and_aggregate, checkpoint_rows
 
     may_be_late = False
+    of_orgs = set(orgs_of(requests) if orgs is None else orgs)
     arrivals = new_rows(tables, spark, batch)
     if arrivals is not None:
         not_as_sent = F.count(F.when(~F.col(IS_AS_SENT), True)).alias("not_as_sent")
-        arrivals, counted = checkpoint_and_aggregate(arrivals, [not_as_sent])
+        arrivals, counted = checkpoint_and_aggregate(arrivals, [not_as_sent, F.collect_set("org_id").alias("orgs")])
         may_be_late = counted["not_as_sent"] > 0
-    of_orgs = set(orgs_of(requests) if orgs is None else orgs)
-    if arrivals is not None:
-        of_orgs.update(orgs_of(arrivals))
+        of_orgs.update(counted["orgs"])
     applied = requests_of(tables, spark, batch, of_orgs).where(IN_FORCE)
     links = applied.select(*_LINK, F.lit(False).alias("is_wanted"))
     links = links.union(requests.select(*_LINK, F.lit(True)))
@@ -275,7 +284,7 @@ def former(
     links = links.union(of_records.select("org_id", "column", "id", F.lit(None), F.lit(True)))
     if arrivals is not None:
         links = links.union(arrivals.select("org_id", "column", "id", F.lit(None), F.lit(True)).distinct())
-    parts = checkpoint_rows(parts_by_org(links))
+    parts = parts_by_org(links)
     deleted = removed_rows(tables, spark, batch)
     if deleted is not None:
         deleted = with_ids(deleted, tables.lake).where(F.col("org_id").isin(sorted(of_orgs)))
@@ -283,7 +292,7 @@ def former(
         deleted = checkpoint_rows(deleted.join(of_parts.distinct(), ["org_id", "engagement_id"], "left_semi"))
         if len(tables.lake.ids) > 1:  # where they are in the other columns follows from all requests of these
             of_rows = ids_as_sent(deleted, tables.lake).select("org_id", "column", "id", F.lit(None), F.lit(True))
-            parts = checkpoint_rows(parts_by_org(links.union(of_rows)))
+            parts = parts_by_org(links.union(of_rows))
     if records is not None:
         keys = with_part(_ids_of_records(records), parts, "id").select("org_id", RECORD_IDS[0])
         records = checkpoint_rows(records.join(keys.distinct(), ["org_id", RECORD_IDS[0]], "left_semi"))

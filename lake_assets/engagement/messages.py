@@ -48,10 +48,8 @@ TIME_PARTS = (
 )
 """Parts of a text that `PATTERNS` accepts, in groups: year, month, day, hour, minute, second, microseconds, zone."""
 TIMES = (date(1800, 1, 1), date(2200, 1, 1))
-"""Accepted dates and times: from the first day, inclusive, to the second, exclusive.
-
-`pandas.Timestamp` has nanoseconds in 64 bits (1677 to 2262), and a cut-off is up to `TTL_DAYS` before its request.
-"""
+"""Accepted dates and times: from the first day, inclusive, to the second, exclusive. A cut-off, which is up to
+`TTL_DAYS` before its request, is a time of nanoseconds in 64 bits (1677 to 2262), too."""
 
 
 @dataclass(frozen=True)

@@ -57,7 +57,7 @@ from lake_assets.engagement.tables import (
 from lake_assets.engagement.topics import KafkaTopic
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, MergeIntoWriter, SparkSession
+    from pyspark.sql import Column, DataFrame, MergeIntoWriter, SparkSession
 
     from lake_assets.engagement.lake import EngagementLake
 
@@ -87,6 +87,12 @@ def mutation(tables: LakeTables, spark: SparkSession, servers: str) -> Stream:
 @dataclass(frozen=True)
 class MutationMessages(BatchMessages):
     """The messages of a batch of mutation."""
+
+    def aggregates(self) -> Mapping[str, Column]:
+        """Return those of every stream, and records: the number of messages that carry one."""
+        from pyspark.sql import functions as F
+
+        return {**super().aggregates(), "records": F.count("insert_record")}
 
     def accepted(self, messages: DataFrame, batch: Batch) -> DataFrame:
         """Return the messages; those whose own ids are of an erased person are invalid.
@@ -151,8 +157,9 @@ class Plans:
         tables, spark = self.messages.tables, self.messages.spark
         lake = tables.lake
         valid = self.messages.checkpointed(batch).where(IS_VALID)
-        orgs = orgs_of(valid)
-        new = checkpoint_rows(with_record_ids(self._new(valid, batch, orgs), lake))
+        counted = self.messages.counted(batch)
+        orgs, carry_records = sorted(counted["orgs"]), counted["records"] > 0
+        new = checkpoint_rows(with_record_ids(self._new(valid, batch, orgs), lake, carry_records=carry_records))
         requests = new.where("reason is null").drop("reason")
         columns = ", ".join(f"`{name}` {kind}" for name, kind in MUTATION_REQUEST_COLUMNS.items())
         has_invalid = not self.messages.all_valid(batch)
@@ -164,13 +171,13 @@ class Plans:
             of_erased = named.join(hashed.select(*_REQUEST_KEY, "old_id", "new_id"), _REQUEST_KEY)
             carrying = checkpoint_rows(requests.unionByName(of_erased.select(*requests.columns)))
         found = former(tables, spark, batch, carrying, orgs)
-        records = final_records(carrying, found, lake)
+        records = final_records(carrying, found, lake, carry_records=carry_records)
         new_ids = _arrived_ids(spark, found.arrivals)
         if found.deleted is not None:  # as if they came now
             new_ids = new_ids.union(ids_as_sent(found.deleted, lake).select("org_id", "column", "id")).distinct()
         arrived = with_part(new_ids, found.parts, "id")
         asked = with_part(requests, found.parts, "old_id")
-        spans = checkpoint_rows(changed_aliases_by_org(found.applied, asked, arrived))
+        spans = changed_aliases_by_org(found.applied, asked, arrived)
         rows = self._rows(batch, requests, spans, found)
         if records is not None:
             rows = rows.join(F.broadcast(records[1]), ["org_id", "engagement_id", SENT_AT], "left_anti")
@@ -192,15 +199,13 @@ class Plans:
                 inserted = of_org.withColumns(kept).select(*inserted.columns)
             changes = changes.unionByName(inserted_rows(inserted, lake), allowMissingColumns=True)
         counts = [F.count(F.lit(1)).alias("changes"), F.count("row").alias("placed")]
-        changes, counted = checkpoint_and_aggregate(changes, counts)
+        changes, of_changes = checkpoint_and_aggregate(changes, counts)
         placed = changes.where("row is not null").select("row.*", (~F.col("gone")).alias(IS_BACK))
         met = with_part(_ids_of(changes, lake), found.parts, "id").select("component").distinct()
         stored = _stored(asked, found.applied, F.broadcast(met), batch, lake)
         if hashed is not None:
             stored = stored.unionByName(hashed)
-        return Plan(
-            checkpoint_rows(stored), changes if counted["changes"] else None, placed if counted["placed"] else None
-        )
+        return Plan(stored, changes if of_changes["changes"] else None, placed if of_changes["placed"] else None)
 
     def removed(self, batch: Batch) -> DataFrame | None:
         """Return the records of a batch that have no row, and the removed engagements that have one again."""

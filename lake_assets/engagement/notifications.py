@@ -32,7 +32,6 @@ from lake_assets.engagement.tables import (
     MUTATION_REQUEST,
     NO_MISTAKES,
     NOTIFICATION,
-    NOTIFICATION_COLUMNS,
     LakeTables,
     open_tables,
 )
@@ -92,9 +91,7 @@ class NotificationCommit:
         counts = counts_by_org(self.spark, self.tables, version)
         check_totals(commit, counts, self.tables.location(ENGAGEMENT))
         rows = [self._row(org, org_counts, commit) for org, org_counts in sorted(counts.items())]
-        schema = ", ".join(f"{name} {kind}" for name, kind in NOTIFICATION_COLUMNS.items())
-        notifications = self.spark.createDataFrame(rows, schema)
-        self.tables.append(NOTIFICATION, notifications, app_id=app_id, batch_id=batch.batch_id)
+        self.tables.append_few(NOTIFICATION, rows, app_id=app_id, batch_id=batch.batch_id)
 
     def _row(self, org: str, counts: Counts, commit: Commit) -> dict[str, Any]:
         return {

@@ -71,7 +71,7 @@ class RemovedCommit:
             found, counted = checkpoint_and_aggregate(found, [F.collect_set("org_id").alias("orgs")])
             orgs = sorted(counted["orgs"])
         if found is None or not orgs:
-            self.tables.append_nothing(REMOVED, app_id=app_id, batch_id=batch.batch_id)
+            self.tables.append_few(REMOVED, (), app_id=app_id, batch_id=batch.batch_id)
             return
         version = done[DATA_COMMIT]
         last = self.tables.commit_at(ENGAGEMENT, batch.reads[ENGAGEMENT] if version is None else version)

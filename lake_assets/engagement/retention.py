@@ -119,17 +119,15 @@ class RetentionLimits:
     def _compute(self, batch: Batch) -> DataFrame:
         from pyspark.sql import functions as F
 
-        from lake_assets.connections.row_checkpoint import checkpoint_rows
-
         tables, spark = self.messages.tables, self.messages.spark
         registry = ErasureRegistry(tables, spark)
         late = registry.late(batch.reads)
         requests = self.messages.valid(batch).select(_REQUESTS.names)
-        known = requests_of(tables, spark, batch, {*orgs_of(requests), *(org for org, *_ in late)})
+        known = requests_of(tables, spark, batch, {*self.messages.counted(batch)["orgs"], *(org for org, *_ in late)})
         links = linking_requests(known).select(_LINKS.names)
         if batch.rules < ERASURES_SPREAD:
             links = links.withColumn("executed_at", F.lit(TIMES[0]).cast("timestamp"))
-        limits = checkpoint_rows(limits_by_org(requests, links))
+        limits = limits_by_org(requests, links)
         orgs = {org for org, *_ in late}.union(self._orgs_that_erase_again(registry, batch, limits))
         if not orgs:
             return limits
@@ -154,7 +152,7 @@ class RetentionLimits:
         if again:  # Spark refuses an empty table
             requests = requests.unionByName(spark.createDataFrame(pa.Table.from_pylist(again, schema=_REQUESTS)))
         links = links.unionByName(spark.createDataFrame(pa.Table.from_pylist(earlier, schema=_LINKS)))
-        return checkpoint_rows(limits_by_org(requests, links))
+        return limits_by_org(requests, links)
 
     def removal(self, batch: Batch) -> tuple[DataFrame, Column] | None:
         """Return what rows of `engagement` are joined with, and which of them a batch removes; None if none."""
@@ -263,16 +261,6 @@ class RetentionLimits:
 
 
 _LETTER_KEY = ("topic", "partition", "offset", "batch_id")
-_ERASURE = pa.schema(
-    [
-        ("org_id", pa.string()),
-        ("id_hash", pa.string()),
-        ("person_hash", pa.string()),
-        ("key_id", pa.string()),
-        ("erased_until", pa.timestamp("us", "UTC")),
-        ("batch_id", pa.int64()),
-    ]
-)
 
 
 @dataclass(frozen=True)
@@ -285,8 +273,8 @@ class ErasureCommit:
     table: str = ERASURE
 
     def write(self, batch: Batch, done: Mapping[str, int | None], app_id: str) -> None:
-        tables, spark = self.limits.messages.tables, self.limits.messages.spark
-        registry = ErasureRegistry(tables, spark)
+        tables = self.limits.messages.tables
+        registry = ErasureRegistry(tables, self.limits.messages.spark)
         rows = []
         for person in self.limits.erased_people(batch):
             row = {
@@ -303,8 +291,7 @@ class ErasureCommit:
             rows.append({"org_id": limit["org_id"], "erased_until": until, "batch_id": batch.batch_id})
         if not rows:
             return
-        erasures = spark.createDataFrame(pa.Table.from_pylist(rows, schema=_ERASURE))
-        tables.append(ERASURE, erasures, app_id=app_id, batch_id=batch.batch_id)
+        tables.append_few(ERASURE, rows, app_id=app_id, batch_id=batch.batch_id)
 
 
 @dataclass(frozen=True)

@@ -7,13 +7,13 @@ Spark creates them; their logs are read without it.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
-from deltalake import QueryBuilder
+from deltalake import QueryBuilder, write_deltalake
 
 from lake_assets.engagement import delta_log
 from lake_assets.engagement.checkpoint import Batch, CheckpointStore
@@ -374,8 +374,8 @@ class LakeTables:
         """Return the newest version of a table."""
         return int(open_table(self.location(table)).version())
 
-    def append_nothing(self, table: str, *, app_id: str, batch_id: int) -> None:
-        """Commit no rows as a batch, so that Delta skips every other write of this batch.
+    def append_few(self, table: str, rows: Sequence[Mapping[str, Any]], *, app_id: str, batch_id: int) -> None:
+        """Append rows as a batch, without Spark. Delta skips every other write of this batch, also if there are none.
 
         Nothing is committed if the table has seen this batch id or a greater one of the app id. If another process
         commits one meanwhile, delta-rs refuses the commit.
@@ -384,7 +384,11 @@ class LakeTables:
         if (opened.transaction_version(app_id) or 0) >= batch_id:
             return
         used = delta_log.commit_properties(app_id, batch_id)
-        opened.create_write_transaction([], "append", opened.schema(), commit_properties=used)
+        if rows:
+            given = pa.Table.from_pylist([*rows], schema=pa.schema(opened.schema().to_arrow()))
+            write_deltalake(opened, given, mode="append", commit_properties=used)
+        else:
+            opened.create_write_transaction([], "append", opened.schema(), commit_properties=used)
 
     def last_batch(self, table: str, app_id: str) -> int:
         """Return the last batch id that was committed to a table under an app id; 0 if none was."""

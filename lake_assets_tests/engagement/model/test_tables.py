@@ -23,9 +23,11 @@ def tables(tmp_path: Path) -> LakeTables:
     return tables
 
 
-def test_a_batch_without_rows_is_committed_once_and_never_after_a_later_one(tables: LakeTables) -> None:
-    for batch_id in (1, 1, 3, 2):
-        tables.append_nothing(DEAD_LETTER, app_id=APP_ID, batch_id=batch_id)
+def test_a_batch_of_few_rows_is_committed_once_and_never_after_a_later_one(tables: LakeTables) -> None:
+    for batch_id, offsets in ((1, ()), (1, (7,)), (3, (5, 6)), (2, (8,)), (3, (9,))):
+        rows = [{"offset": offset} for offset in offsets]
+        tables.append_few(DEAD_LETTER, rows, app_id=APP_ID, batch_id=batch_id)
+    assert tables.query(DEAD_LETTER, f'SELECT "offset" FROM {DEAD_LETTER} ORDER BY 1') == [{"offset": 5}, {"offset": 6}]
     assert tables.last_batch(DEAD_LETTER, APP_ID) == 3
     assert [commit.mark for commit in tables.history(DEAD_LETTER)] == [f"{APP_ID}:3", f"{APP_ID}:1", None]
     found = tables.commit_of(DEAD_LETTER, app_id=APP_ID, batch_id=1, since=0)

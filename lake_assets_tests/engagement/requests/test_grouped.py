@@ -1,8 +1,8 @@
 """Every function that hands rows from Spark to Python or back, with more rows of one org than an Arrow batch has.
 
 Spark hands the rows of a group over in batches of `spark.sql.execution.arrow.maxRecordsPerBatch`, 10,000 by default. If
-there is more than one batch, pandas 3 makes each column of strings of several chunks, and Spark takes no such column
-back (Y1). So each test has 12,000 rows of one org, and a single row of another one beside them.
+there is more than one batch, a column has several chunks, and Spark takes no such column back (Y1). So each test has
+12,000 rows of one org, and a single row of another one beside them: too many for this process, or not.
 """
 
 from __future__ import annotations
@@ -110,6 +110,12 @@ def spark(spark: SparkSession) -> SparkSession:
     return spark
 
 
+@pytest.fixture(params=[COUNT // 2, 2 * COUNT], ids=["tasks", "in this process"])
+def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(grouped, "IN_PROCESS", request.param)
+
+
+@pytest.mark.usefixtures("way")
 def test_y1_requests_lead_rows(spark: SparkSession) -> None:
     """Each third names the day of its rows, which begins before START."""
     asked = requests(spark, engagement_date="if(id % 3 = 1, date'2026-01-01', null)")
@@ -120,6 +126,7 @@ def test_y1_requests_lead_rows(spark: SparkSession) -> None:
     assert found == expected(*(("who_id", f"old {n}", new(n), before[n], until[n]) for n in range(COUNT)))
 
 
+@pytest.mark.usefixtures("way")
 def test_y1_requests_change_aliases(spark: SparkSession) -> None:
     """The batch was executed before the applied requests, and takes their rows; each second id has new rows, too."""
     earlier = f"{REQUEST['executed_at']} - interval 1 year"
@@ -132,6 +139,7 @@ def test_y1_requests_change_aliases(spark: SparkSession) -> None:
     assert found == sorted([*expected(*moved), *expected(*late)], key=repr)
 
 
+@pytest.mark.usefixtures("way")
 def test_requests_that_are_connected_are_in_one_part(spark: SparkSession) -> None:
     """`old n` goes to `new n` and that to `last n`, or is deleted; nobody wants the component of `old 1`."""
     further = {"request_id": "concat('f', id)", "op": "'merge'", "old_id": "concat('new ', id)"}
@@ -172,12 +180,14 @@ def test_parts_are_whole_components_and_not_larger_than_they_must_be(
     assert max(sizes.values()) < most + largest
 
 
+@pytest.mark.usefixtures("way")
 def test_y1_records_have_places(spark: SparkSession) -> None:
     deals = {n: {"deal_id": None if n % 4 else f"deal {n}"} for n in range(COUNT)}
     placed = expected(*((f"e{n}", f"r{n}", f"who {n}", deals[n]) for n in range(0, COUNT, 2)))
     assert rows(place_records_by_org(requests(spark))) == placed
 
 
+@pytest.mark.usefixtures("way")
 def test_y1_retention_has_limits(spark: SparkSession) -> None:
     asked = of_orgs(
         spark,
