@@ -297,7 +297,13 @@ def _record(message: Message, base: int) -> Record:
 
 
 def _headers(message: Message) -> list[tuple[str, str | bytes | None]]:
-    found = message.headers()
+    """Return the headers of a message; none if the name of one is no UTF-8, for the client gives none of them then."""
+    try:
+        found = message.headers()
+    except SystemError as error:
+        if not isinstance(error.__cause__, UnicodeDecodeError):  # such as an interrupt
+            raise
+        return []
     if isinstance(found, dict):
         return list(found.items())
     return found or []

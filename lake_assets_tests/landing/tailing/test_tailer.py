@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import ctypes
 import json
 from collections.abc import Iterable, Iterator, Sequence
 from datetime import UTC, datetime, timedelta
+from struct import pack
 from uuid import uuid4
 
 import pytest
-from confluent_kafka import Producer
+from confluent_kafka import Producer, cimpl
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
@@ -191,6 +193,36 @@ def test_offsets_that_kafka_does_not_have_are_told_and_never_skipped(kafka: str)
         partitions(kafka, [topic, f"{topic}x"])
 
 
+def test_a_header_whose_name_is_no_text_stops_nothing(kafka: str) -> None:
+    topic = f"signups-{uuid4().hex}"
+    KafkaTopic(kafka, topic).create(1)
+    send_with_header(kafka, topic, signup(1), b"\xff\xfe")
+    producer = Producer({"bootstrap.servers": kafka})
+    producer.produce(topic, signup(2), headers=[("é", b"\xff")])
+    assert producer.flush(20) == 0
+    with Reader(kafka, {Place(topic, 0): None}) as reader:
+        found = consume(reader)
+    assert [(record.value, record.headers) for record in found] == [(signup(1), ()), (signup(2), (("é", b"\xff"),))]
+
+
+def send_with_header(servers: str, topic: str, value: bytes, name: bytes) -> None:
+    """Send a message as a client of another language may: that of Python takes texts alone for the names of headers."""
+    library = ctypes.CDLL(cimpl.__file__)  # finds those of librdkafka, with which it is linked
+    for made in (library.rd_kafka_new, library.rd_kafka_produceva):
+        made.restype = ctypes.c_void_p
+    client = ctypes.c_void_p(library.rd_kafka_new(0, None, None, 0))
+    library.rd_kafka_brokers_add(client, servers.encode())
+    texts = [ctypes.create_string_buffer(text) for text in (topic.encode(), value, name)]
+    of_topic, of_value, of_name = map(ctypes.addressof, texts)
+    # Topic, partition, value, flags (copy it), and header, each with its kind before it.
+    fields = {1: pack("P", of_topic), 3: pack("i", 0), 4: pack("PN", of_value, len(value)), 7: pack("i", 2)}
+    fields[9] = pack("PPn", of_name, of_value, 1)
+    given = b"".join(pack("i4x", kind) + field.ljust(64, b"\0") for kind, field in fields.items())
+    assert library.rd_kafka_produceva(client, given, ctypes.c_size_t(len(fields))) is None
+    assert library.rd_kafka_flush(client, 20_000) == 0
+    library.rd_kafka_destroy(client)
+
+
 def test_what_was_there_is_read_though_more_comes_all_the_time_and_further_partitions(kafka: str) -> None:
     topic = f"signups-{uuid4().hex}"
     KafkaTopic(kafka, topic).create(2)
@@ -213,6 +245,8 @@ def test_what_was_there_is_read_though_more_comes_all_the_time_and_further_parti
         assert reader.reached(ends)
 
 
-def consume(reader: Reader) -> None:
+def consume(reader: Reader) -> list[Record]:
+    found = []
     while not reader.at_end:
-        reader.read(10, seconds=0.2)
+        found += [record for _, record in reader.read(10, seconds=0.2)]
+    return found
