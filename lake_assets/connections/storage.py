@@ -6,6 +6,7 @@ and renames it, an object store puts an object. Neither asks whether the name is
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import os
 import re
@@ -17,7 +18,7 @@ from dataclasses import dataclass, field
 from functools import cache
 from io import BytesIO
 from pathlib import Path
-from tempfile import TemporaryFile
+from tempfile import TemporaryFile, gettempdir
 from typing import IO, TYPE_CHECKING, BinaryIO, NamedTuple
 from uuid import uuid4
 
@@ -33,6 +34,9 @@ PARTIAL = ".partial"
 """Suffix of a file that is being copied into a folder. It follows a unique part, in the place of the name's own."""
 
 COPY_BYTES = 1 << 20
+
+NO_SPACE = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
+"""The errors of a full disk, an exceeded quota, and the limit of a process."""
 
 SILENT_SECONDS = 5
 """The time limit of the first request to a store. A store that does not answer is not asked again for as long."""
@@ -101,8 +105,8 @@ class Folder:
             OSError: It cannot be written.
         """
         target = self.path / name
+        target.parent.mkdir(parents=True, exist_ok=True)
         if not moved:
-            target.parent.mkdir(parents=True, exist_ok=True)
             partial = target.with_suffix(f".{uuid4().hex}{PARTIAL}")  # another process may put the same name
             try:
                 shutil.copyfile(source, partial)
@@ -214,12 +218,13 @@ class ObjectStore:
         """Open a copy of an object, which goes when it is closed. Raises `FileNotFoundError` or `ServiceError`."""
         copy = TemporaryFile()  # noqa: SIM115
         try:
-            with self._asking() as system, system.open_input_stream(self._key(name)) as found:
+            with self._asking() as system, system.open_input_stream(self._key(name)) as found, _copying():
                 shutil.copyfileobj(found, copy, COPY_BYTES)
+                copy.seek(0)  # which writes what is left
         except BaseException:
-            copy.close()
+            with suppress(OSError):  # it writes what is left once more
+                copy.close()
             raise
-        copy.seek(0)
         return copy
 
     def exists(self, name: str) -> bool:
@@ -312,6 +317,20 @@ class ObjectStore:
                 remedy="Check the URL, the network, and LAKE_CATALOG__S3__ENDPOINT, LAKE_CATALOG__S3__REGION and the "
                 "keys, or AWS_REGION, AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY.",
             ) from error
+
+
+@contextmanager
+def _copying() -> Iterator[None]:
+    """A temporary folder without space is no fault of a store."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in NO_SPACE:
+            raise
+        raise ServiceError(
+            f"The temporary folder {gettempdir()} cannot be written: {error.strerror}.",
+            remedy="Free space there, or name another folder (TMPDIR), then run the command again.",
+        ) from error
 
 
 Storage = Folder | ObjectStore

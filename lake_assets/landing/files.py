@@ -7,7 +7,6 @@ does not name. Readers read neither; `verify` reports both.
 
 from __future__ import annotations
 
-import errno
 import hashlib
 import json
 import os
@@ -18,11 +17,10 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any, BinaryIO
 from uuid import uuid4
 
-from lake_assets.connections.storage import Folder, Storage, storage_at
+from lake_assets.connections.storage import NO_SPACE, Folder, Storage, storage_at
 from lake_assets.errors import ConfigurationError, DiskFull, FileDamaged, LandingError, ServiceError, sums_disagree
 from lake_assets.landing import formats
 from lake_assets.landing.records import NAME, DataFile, Kind, Record, Tally, check_file_name, file_name
@@ -101,9 +99,6 @@ PUBLICATION = re.compile(r"\d{13}[0-9a-f]{0,3}-\d{12}\.json")
 MARKER = "zone.json"
 """The file of a zone's storage that says which storage it is."""
 
-NO_SPACE = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
-"""The errors of a full disk, an exceeded quota, and the limit of a process."""
-
 
 @dataclass(frozen=True)
 class Zone:
@@ -153,34 +148,46 @@ class Zone:
         Raises:
             LandingError: The draft does not hold what was written to it; it is removed.
             DiskFull: There is no space for it.
+            ServiceError: Its disk cannot be written.
         """
-        self.storage.scratch.mkdir(parents=True, exist_ok=True)
-        path = self.storage.scratch / f"{DRAFT}{uuid4().hex}"
-        written = _written(path, kind, records)
-        with path.open("rb") as opened:
-            digest = hashlib.file_digest(opened, "sha256").hexdigest()
-        file = DataFile(
-            name=file_name(shard, ranges, deletions, kind),
-            size=written.size,
-            shard=shard,
-            ranges=dict(sorted(ranges.items())),
-            deletions=deletions,
-            count=written.count,
-            checksum=written.checksum,
-            zone=self.name,
-            kind=kind,
-            made_from=made_from,
-            digest=digest,
-        )
-        damaged = damage_of(lambda: path.open("rb"), file)  # as any reader would read it
-        if damaged is not None:
-            path.unlink()
-            raise sums_disagree("writing", file.name, taken=str(file.checksum), given=damaged.problem) from damaged
+        with self._drafted() as path:
+            with using(path.parent):
+                tally = _written(path, kind, records)
+            with path.open("rb") as opened:
+                digest = hashlib.file_digest(opened, "sha256").hexdigest()
+            file = DataFile(
+                name=file_name(shard, ranges, deletions, kind),
+                size=tally.size,
+                shard=shard,
+                ranges=dict(sorted(ranges.items())),
+                deletions=deletions,
+                count=tally.count,
+                checksum=tally.checksum,
+                zone=self.name,
+                kind=kind,
+                made_from=made_from,
+                digest=digest,
+            )
+            damaged = damage_of(lambda: path.open("rb"), file)  # as any reader would read it
+            if damaged is not None:
+                raise sums_disagree("writing", file.name, taken=str(file.checksum), given=damaged.problem) from damaged
         return Draft(file, path)
+
+    @contextmanager
+    def _drafted(self) -> Iterator[Path]:
+        """Yield the path of a new draft, which is removed if the block fails or is interrupted."""
+        with using(self.storage.scratch):
+            self.storage.scratch.mkdir(parents=True, exist_ok=True)
+        path = self.storage.scratch / f"{DRAFT}{uuid4().hex}"
+        try:
+            yield path
+        except BaseException:
+            remove_draft(path)
+            raise
 
     def put(self, draft: Draft) -> None:
         """Move a draft to its place. Raises `DiskFull` or `ServiceError`."""
-        with told_if_full(self.storage.address):
+        with using(self.storage.address):
             self.storage.put(check_file_name(draft.file.name), draft.path, moved=True)
 
     def records(self, file: DataFile) -> Iterator[Record]:
@@ -193,26 +200,29 @@ class Zone:
 
     def quarantine(self, name: str) -> None:
         """Move a file to quarantine, where it stays for inspection. Safe to repeat."""
-        self.storage.move(check_file_name(name), f"{QUARANTINE}/{name}")
+        with using(self.storage.address):
+            self.storage.move(check_file_name(name), f"{QUARANTINE}/{name}")
 
     def restore(self, name: str) -> None:
         """Move a file from quarantine back to its place. Safe to repeat."""
-        self.storage.move(f"{QUARANTINE}/{check_file_name(name)}", name)
+        with using(self.storage.address):
+            self.storage.move(f"{QUARANTINE}/{check_file_name(name)}", name)
 
     def storage_id(self) -> str | None:
-        """Return the id in the marker of the storage; None if there is no storage or marker, or if it is damaged."""
+        """Return the id in the marker of the storage; None if there is no storage or marker, or if it is damaged.
+
+        Raises:
+            ServiceError: The storage does not answer, or cannot be read.
+        """
         try:
-            with self.storage.open(MARKER) as opened:
+            with using(self.storage.address), self.storage.open(MARKER) as opened:
                 return str(json.load(opened)["storage"])
         except (FileNotFoundError, ValueError, TypeError, KeyError):
             return None
 
     def mark(self, storage: str) -> None:
-        """Write the marker of the storage, as a whole. A folder is created if it is not there."""
-        with TemporaryDirectory() as folder:
-            draft = Path(folder) / MARKER
-            draft.write_text(json.dumps({"zone": self.name, "storage": storage}) + "\n")
-            self.storage.put(MARKER, draft)
+        """Write the marker of the storage, as `publish`. A folder is created if it is not there."""
+        self._put_text(MARKER, json.dumps({"zone": self.name, "storage": storage}) + "\n")
 
     def published(self) -> list[str]:
         """Return the names of the publications, in order. Raises `OSError` or `ServiceError`."""
@@ -227,21 +237,28 @@ class Zone:
 
     def publish(self, name: str, content: Mapping[str, Any], *, replaces: Iterable[str]) -> None:
         """Write a publication as a whole, then remove those that it replaces. Raises `DiskFull` or `ServiceError`."""
-        with told_if_full(self.storage.address), TemporaryDirectory() as folder:
-            draft = Path(folder) / name
-            draft.write_text(json.dumps(content, separators=(",", ":")))
-            self.storage.put(f"{PUBLISHED}/{name}", draft)
+        self._put_text(f"{PUBLISHED}/{name}", json.dumps(content, separators=(",", ":")))
         for old in replaces:
             self.storage.remove(f"{PUBLISHED}/{old}")
 
+    def _put_text(self, name: str, text: str) -> None:
+        with self._drafted() as draft, using(draft.parent):
+            with draft.open("x") as opened:
+                opened.write(text)
+                opened.flush()
+                os.fsync(opened.fileno())
+            self.storage.put(name, draft, moved=True)
+
     def landed_names(self) -> set[str]:
         """Return the names of the landed files in the storage, whether the manifest has them or not."""
-        return {stored.name for stored in self.storage.files() if NAME.fullmatch(stored.name)}
+        with using(self.storage.address):
+            return {stored.name for stored in self.storage.files() if NAME.fullmatch(stored.name)}
 
     def drop(self, name: str) -> None:
         """Remove a file, in quarantine or not. Safe to repeat."""
-        self.storage.remove(check_file_name(name))
-        self.storage.remove(f"{QUARANTINE}/{name}")
+        with using(self.storage.address):
+            self.storage.remove(check_file_name(name))
+            self.storage.remove(f"{QUARANTINE}/{name}")
 
     def names(self, written_before: datetime) -> list[str]:
         """Return the sorted names of files outside quarantine, drafts included, last written before a time."""
@@ -276,29 +293,31 @@ class Zone:
         metadata: dict[str, str] = {}
         records: list[Record] = []
         is_torn = False
-        for part, opened in self.storage.parts(name):
-            if is_torn:
-                self.storage.cut(part, 0)
-                continue
-            of_part, found, end = formats.read_appended(opened)
-            records += found
-            metadata = metadata or of_part
-            is_torn = end < opened.seek(0, 2)
-            if is_torn and not cut:
-                break
-            if is_torn:
-                self.storage.cut(part, end)
+        with using(self.storage.address):
+            for part, opened in self.storage.parts(name):
+                if is_torn:
+                    self.storage.cut(part, 0)
+                    continue
+                of_part, found, end = formats.read_appended(opened)
+                records += found
+                metadata = metadata or of_part
+                is_torn = end < opened.seek(0, 2)
+                if is_torn and not cut:
+                    break
+                if is_torn:
+                    self.storage.cut(part, end)
         return metadata, records
 
     def append_open(self, name: str, records: Sequence[Record], metadata: Mapping[str, str]) -> None:
         """Add messages to an open file. Raises `FileNotFoundError` without a folder, `DiskFull`, or `ServiceError`."""
         part = f"{records[0].offset:0{_OFFSET_DIGITS}}"  # in an object store; the same if it is written again
-        with told_if_full(self.storage.address):
+        with using(self.storage.address):
             self.storage.append(name, part, lambda opened: formats.append(opened, records, metadata))
 
     def drop_open(self, name: str) -> None:
         """Remove an open file. Safe to repeat."""
-        self.storage.remove(name)
+        with using(self.storage.address):
+            self.storage.remove(name)
 
 
 def zone_of(settings: Settings, name: str) -> Zone:
@@ -313,6 +332,12 @@ class Draft:
 
     file: DataFile
     path: Path
+
+
+def remove_draft(path: Path) -> None:
+    """Remove a draft, if it is there; on a disk that fails, `Zone.drop_drafts` does it later."""
+    with suppress(OSError):
+        path.unlink()
 
 
 def sound_records(zones: Mapping[str, Zone], files: Iterable[DataFile]) -> list[Record]:
@@ -331,25 +356,27 @@ def sound_records(zones: Mapping[str, Zone], files: Iterable[DataFile]) -> list[
 
 
 @contextmanager
-def told_if_full(place: object) -> Iterator[None]:
-    """Raise `DiskFull` if the block meets a full disk."""
+def using(place: object) -> Iterator[None]:
+    """Raise `DiskFull` if the block meets a full disk, or `ServiceError` if a folder cannot be read or written."""
     try:
         yield
-    except OSError as error:
-        if error.errno in NO_SPACE:
-            raise DiskFull(place, error.strerror or "no space left") from error
+    except FileNotFoundError:
         raise
+    except OSError as error:
+        reason = error.strerror or str(error)
+        if error.errno in NO_SPACE:
+            raise DiskFull(place, reason) from error
+        raise ServiceError(
+            f"{place} cannot be read or written: {reason}.",
+            remedy="Check its disk, whether it is mounted for writing, and who may use it. Then run the command again: "
+            "it continues where it stopped.",
+        ) from error
 
 
 def _written(path: Path, kind: Kind, records: Iterable[Record]) -> Tally:
     tally = Tally()
-    with told_if_full(path.parent):
-        try:
-            with path.open("xb") as opened:
-                formats.write(kind, opened, tally.of(records))
-                opened.flush()
-                os.fsync(opened.fileno())
-        except BaseException:
-            path.unlink(missing_ok=True)
-            raise
+    with path.open("xb") as opened:
+        formats.write(kind, opened, tally.of(records))
+        opened.flush()
+        os.fsync(opened.fileno())
     return tally

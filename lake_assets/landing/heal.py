@@ -22,7 +22,7 @@ from typing import Literal
 from lake_assets.errors import FileDamaged, LakeError, LandingError, MessagesLost, ServiceError
 from lake_assets.landing import formats
 from lake_assets.landing.coverage import Cover, uncovered
-from lake_assets.landing.files import DRAFT, Zone
+from lake_assets.landing.files import DRAFT, Zone, remove_draft
 from lake_assets.landing.manifest import (
     ALL_STAGES,
     ALL_VERDICTS,
@@ -521,7 +521,7 @@ def _restored(writer: ZoneWriter, file: DataFile) -> Repaired:
             with writer.manifest.change() as (connection, _):  # the same records in another order have other bytes
                 FileRows(connection).change(file.zone, file.name, digest=draft.file.digest)
             return Repaired(file.zone, file.name, "it was written again with the records of the other zone")
-        draft.path.unlink()
+        remove_draft(draft.path)
         reasons.append(f"zone {other.name} has the checksum {draft.file.checksum} at its offsets, not {file.checksum}")
     damaged = FileDamaged(file.name, f"cannot be restored ({'; '.join(reasons)})")
     discard = f"`lake landing quarantine discard {file.zone} {file.name}`"

@@ -12,12 +12,12 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from functools import cached_property
+from functools import cached_property, partial
 from types import TracebackType
 
 from pyiceberg.catalog import Catalog
 
-from lake_assets.errors import LakeError, ServiceError, ZoneMismatch
+from lake_assets.errors import DiskFull, LakeError, ServiceError, ZoneMismatch
 from lake_assets.incremental.declaration import Pipeline
 from lake_assets.incremental.engine.erasures import Erasures, erasure_key
 from lake_assets.landing.files import ZONES, zone_of
@@ -34,6 +34,9 @@ OnLoaded = Callable[[Loaded], None]
 
 RETRY = timedelta(seconds=30)
 """After this time, a table that could not be loaded is tried again."""
+
+FAULTS = (DiskFull, ServiceError, ZoneMismatch)
+"""What stops a zone, and no other one: its storage or its manifest cannot be used now."""
 
 _PAUSE_SECONDS = 0.5
 _NO_VERSION = -1
@@ -171,14 +174,12 @@ class Tailing:
                     self.tailers[zone] = self.service.tailer(writer, alarm=self.alarm)
                     self._opened[zone] = self.tailers[zone].__enter__()
                 work(self.tailers[zone])
-            except (ServiceError, ZoneMismatch) as error:
+            except FAULTS as error:
                 if zone in self._opened:
                     self._opened.pop(zone).__exit__(type(error), error, error.__traceback__)
                 # A Kafka that does not answer concerns all zones, so it is reported once, as the error.
                 partitions(self.service.servers, [feed.topic for feed in self.service.feeds])
-                if str(self.problems.get(zone)) != str(error):
-                    self.alarm(f"zone {zone}: {error}")
-                self.problems[zone], self._failed_at[zone] = error, self.service.clock()
+                self._note(zone, error)
                 if len(self.problems) == len(self.zones):
                     raise
             else:
@@ -191,10 +192,21 @@ class Tailing:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        closing = ExitStack()
-        for tailer in self._opened.values():
-            closing.push(tailer)
-        closing.__exit__(kind, error, trace)
+        with ExitStack() as closing:
+            for zone, tailer in self._opened.items():
+                closing.callback(self._close, zone, partial(tailer.__exit__, kind, error, trace))
+
+    def _close(self, zone: str, close: Callable[[], None]) -> None:
+        """End a tailer, which writes what it has read."""
+        try:
+            close()
+        except FAULTS as error:
+            self._note(zone, error)
+
+    def _note(self, zone: str, error: LakeError) -> None:
+        if str(self.problems.get(zone)) != str(error):
+            self.alarm(f"zone {zone}: {error}")
+        self.problems[zone], self._failed_at[zone] = error, self.service.clock()
 
 
 @contextmanager
@@ -232,7 +244,8 @@ def run_once(
         The tailers, closed, with their counts.
 
     Raises:
-        ServiceError: The manifest or object store of a zone does not answer; the other zone has landed what Kafka has.
+        ServiceError: The manifest or storage of a zone does not answer; the other zone has landed what Kafka has.
+        DiskFull: Likewise, the disk of a zone is full.
         ZoneMismatch: Likewise, the storage or manifest of a zone is gone.
     """
     with tailing(service, zones, alarm) as found:

@@ -899,6 +899,7 @@ class Manifest:
         self.peers = peers
         self._log = log
         self._log_read: str | None = None
+        self._is_recovered = False
         self._seen: dict[str, str] = {}
         self._looks: dict[str, tuple[float, int]] = {}
 
@@ -929,6 +930,8 @@ class Manifest:
 
     def refresh(self) -> None:
         """Copy what other zones have published, and the commands of the log, since the last call."""
+        if not self._is_recovered:
+            self.recover()
         if self._log.end() != self._log_read:
             self._copy_commands()
         for peer in self.peers:
@@ -1043,7 +1046,7 @@ class Manifest:
                 self._storage.publish(name, found, replaces=set(before) - {name} if is_whole else ())
                 Manifest.published_here += 1
                 connection.execute(sa.delete(UNPUBLISHED))
-        except ServiceError:
+        except (DiskFull, ServiceError):
             return
 
     def _content(self, connection: sa.Connection, items: Iterable[str], *, is_whole: bool) -> dict[str, Any]:
@@ -1074,13 +1077,20 @@ class Manifest:
     def recover(self, *, whole: bool = False) -> bool:
         """Take what the zone has published and the manifest does not have: it was restored from a backup, or is new.
 
+        A storage that does not answer is asked again by `refresh`, until it does: what is published before that would
+        be passed over by the other zone, or taken back by the next process.
+
         Args:
             whole: Do so for a manifest that is new, too.
 
         Returns:
             Whether there was anything to take.
         """
-        published = _published(self._storage)  # first: what is published was committed before
+        try:
+            published = self._storage.published()  # first: what is published was committed before
+        except (OSError, ServiceError):
+            return False
+        self._is_recovered = True
         with self.engine.connect() as connection:
             head = connection.execute(sa.select(HEAD)).one()
         known = f"{head.incarnation}-{head.version:012}.json"

@@ -54,7 +54,7 @@ from lake_assets.connections.kafka import TIMEOUT_SECONDS, client
 from lake_assets.errors import LandingError, ServiceError, intake_incomplete
 from lake_assets.landing.coverage import Cover, uncovered
 from lake_assets.landing.cutover import Cutter, Policy, effective
-from lake_assets.landing.files import OPEN, Draft, Zone
+from lake_assets.landing.files import OPEN, Draft, Zone, remove_draft
 from lake_assets.landing.kafka import Place, Reader
 from lake_assets.landing.messages import Feed, Scrub, heartbeat_of
 from lake_assets.landing.records import DataFile, Record, Shard, Tally, checksum, offsets
@@ -407,10 +407,10 @@ class Delivery:
         reach("tailing-closed")
         drafts = []
         removed = Tally()
-        if closed.dead:
-            drafts.append(self._draft(Shard(closed.place.topic, dead_letters=True), closed, closed.dead, removed))
-        drafts.append(self._draft(Shard(closed.place.topic), closed, closed.records, removed))
         try:
+            if closed.dead:
+                drafts.append(self._draft(Shard(closed.place.topic, dead_letters=True), closed, closed.dead, removed))
+            drafts.append(self._draft(Shard(closed.place.topic), closed, closed.records, removed))
             kept = sum(draft.file.count for draft in drafts)
             require_conserved(closed, kept + removed.count, self.count_given)
             for draft in drafts:
@@ -419,7 +419,7 @@ class Delivery:
                     reach("tailing-dead-letters-landed")
         finally:
             for draft in drafts:
-                draft.path.unlink(missing_ok=True)
+                remove_draft(draft.path)
 
     def _draft(self, shard: Shard, closed: Closed, records: Sequence[Record], removed: Tally) -> Draft:
         first = max(closed.first, closed.dead_first) if shard.dead_letters else closed.first

@@ -27,7 +27,7 @@ from uuid import uuid4
 
 from lake_assets.base.failpoints import reach
 from lake_assets.errors import FilesDiffer, LakeError, ServiceError, UsageError, ZoneMismatch, suggestion
-from lake_assets.landing.files import MARKER, ZONES, Draft, Zone, zone_of
+from lake_assets.landing.files import MARKER, ZONES, Draft, Zone, remove_draft, zone_of
 from lake_assets.landing.manifest import (
     CURRENT_STAGES,
     READABLE,
@@ -57,8 +57,8 @@ class ZoneWriter:
     def storage_problem(self) -> ZoneMismatch | ServiceError | None:
         """Return why the storage and the manifest do not belong together; None if they do, or if both are new.
 
-        A zone of an earlier version has no marker: its folder is known by its files. A store that does not answer is a
-        problem, too, of which nothing else is known.
+        A zone of an earlier version has no marker: its folder is known by its files. A storage that does not answer
+        is a problem, too, of which nothing else is known.
         """
         try:
             return self._mismatch()
@@ -169,7 +169,7 @@ class ZoneWriter:
             self.require_storage()
             self._put(draft)
         finally:
-            draft.path.unlink(missing_ok=True)
+            remove_draft(draft.path)
         reach("landing-put")
         try:
             yield

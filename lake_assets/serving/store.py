@@ -20,7 +20,6 @@ lost, and has no result.
 
 from __future__ import annotations
 
-import errno
 import hashlib
 import json
 import re
@@ -40,7 +39,7 @@ from kazoo.exceptions import KazooException, NoNodeError
 
 from lake_assets.base.described import describe
 from lake_assets.base.failpoints import reach
-from lake_assets.connections.storage import COPY_BYTES, PARTIAL, Folder, Storage
+from lake_assets.connections.storage import COPY_BYTES, NO_SPACE, PARTIAL, Folder, Storage
 from lake_assets.connections.zookeeper import answer, retry_for
 from lake_assets.errors import ServiceError, ServingError, UsageError, named, not_served, query_stopped, upload_damaged
 from lake_assets.serving.lineage import (
@@ -283,7 +282,7 @@ def writing(table: str, folder: str, variable: str) -> Iterator[None]:
     try:
         yield
     except (OSError, ServiceError) as error:
-        is_full = isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT)
+        is_full = isinstance(error, OSError) and error.errno in NO_SPACE
         reason = error.problem.rstrip(".") if isinstance(error, ServiceError) else str(error)
         remedy = "Free space" if is_full else "Give access"
         raise ServingError(

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import resource
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from tempfile import gettempdir
 from threading import Thread
 from typing import ClassVar
 
 import pytest
+from pyarrow.fs import LocalFileSystem
 
-from lake_assets.connections.storage import Folder, ObjectStore, storage_at
+from lake_assets.connections.storage import Folder, ObjectStore, Server, storage_at
 from lake_assets.errors import ServiceError
 from lake_assets.settings import Settings
 
@@ -70,6 +73,22 @@ def test_a_silent_store_is_asked_once_and_again_after_some_seconds(bare_home: Se
             Answering.faults = [503, 0]  # of a store that has answered
             assert store.exists("x")
             assert not Answering.faults
+
+
+def test_a_full_temporary_folder_is_no_fault_of_the_store(tmp_path: Path) -> None:
+    """A limit on the size of files stands for it; a folder stands for the bucket."""
+    store = ObjectStore("s3://lake", str(tmp_path), Server(LocalFileSystem()), tmp_path)
+    for name, length in (("small", 1 << 12), ("large", 1 << 20)):
+        (tmp_path / name).write_bytes(bytes(length))
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 10, before[1]))
+    try:
+        for name in ("small", "large"):
+            with pytest.raises(ServiceError) as refused:
+                store.open(name)
+            assert refused.value.problem == f"The temporary folder {gettempdir()} cannot be written: File too large."
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
 
 
 def test_a_name_that_several_give_at_the_same_time_has_the_whole_file_of_one(tmp_path: Path) -> None:

@@ -264,6 +264,27 @@ def test_a_zone_is_verified_mended_and_decided_on_without_the_other_ones_databas
     shop.lake("landing", "verify")
 
 
+def test_a_zone_whose_disk_cannot_be_written_stops_no_other_one(shop: Shop) -> None:
+    """A file in the place of its folder of open files: any disk that fails makes an error of this kind."""
+    shop.send(["o1"])
+    assert shop.land().code == 0
+    before = files(shop, "a")
+    in_the_way = shop.folder("a") / "open"
+    shutil.rmtree(in_the_way, ignore_errors=True)
+    in_the_way.touch()
+    shop.send(["o2"])
+    done = shop.land()
+    assert done.code == 1
+    told = " ".join(done.text.split())
+    assert f"{shop.folder('a')} cannot be read or written: Not a directory." in told
+    assert "it continues where it stopped" in told
+    assert files(shop, "b").keys() > files(shop, "a").keys() >= before.keys()
+    in_the_way.unlink()
+    assert shop.land().code == 0
+    assert shop.orders() == ["o1", "o2"]
+    shop.lake("landing", "verify")
+
+
 @pytest.mark.parametrize("what", ["storage", pytest.param("database", marks=pytest.mark.journey)])
 def test_heavy_work_goes_on_in_one_zone_and_the_other_one_catches_up(shop: Shop, what: str) -> None:
     shop.send(["o1", "o2", "o3"])

@@ -16,10 +16,11 @@ from hypothesis import strategies as st
 from lake_assets.connections.storage import Folder
 from lake_assets.errors import ConfigurationError, FileDamaged, LandingError, UsageError
 from lake_assets.landing import formats
-from lake_assets.landing.files import Zone, read_checked
+from lake_assets.landing.files import DRAFT, Zone, read_checked
 from lake_assets.landing.records import SUFFIXES, Kind, Record, Shard, parse_shard, shards
 from lake_assets_tests.landing.files.test_checksum import MESSAGES
 from lake_assets_tests.landing.made import record
+from lake_assets_tests.landing.scenario import EVER
 
 KINDS = list(SUFFIXES)
 
@@ -100,22 +101,53 @@ from pathlib import Path
 from lake_assets.errors import DiskFull
 from lake_assets.connections.storage import Folder
 from lake_assets.landing.files import Zone
+from lake_assets.landing.kafka import Place
+from lake_assets.landing.manifest import open_manifest
+from lake_assets.landing.tail import Closed, Delivery
+from lake_assets.landing.zones import ZoneWriter
+from lake_assets.settings import Settings
 from lake_assets_tests.landing.made import record
+from lake_assets_tests.landing.scenario import NOW
 
 zone = Zone("a", Folder(Path(sys.argv[1])))
+large = "x" * (1 << 20)
+closed = Closed(Place("t", 0), 0, 1, records=[record(0, value=large.encode())], dead=[record(1)])
+delivery = Delivery(ZoneWriter(zone, open_manifest(Settings(home=zone.storage.path.parent))), lambda: NOW)
 resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 16, 1 << 16))
-try:
-    zone.draft("t/0-of-1", {0: (0, 0)}, [record(0, value=b"x" * (1 << 20))])
-except DiskFull as error:
-    print(error, list(zone.storage.path.iterdir()), sep="\\n")
+for write in (lambda: delivery.take(closed), lambda: zone.publish("p", {"files": large}, replaces=())):
+    try:
+        write()
+    except DiskFull as error:
+        print(error, list(zone.storage.path.iterdir()), sep="\\n")
 """
 
 
 def test_a_full_disk_is_one_clear_message_and_leaves_nothing(tmp_path: Path) -> None:
-    """A limit on the size of files stands for it: the error has another number, and comes from the same call."""
+    """A limit on the size of files stands for it: the error has another number, and comes from the same call.
+
+    Of a file, the dead letters fit and the rows do not; then a publication does not.
+    """
     command = [sys.executable, "-c", FULL, str(tmp_path / "a")]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
-    problem, remedy, left = done.stdout.splitlines()
-    assert problem == f"{tmp_path / 'a'} cannot be written: File too large."
-    assert remedy.startswith("  → Free space")
-    assert left == "[]"
+    lines = done.stdout.splitlines()
+    for problem, remedy, left in zip(lines[::3], lines[1::3], lines[2::3], strict=True):
+        assert problem == f"{tmp_path / 'a'} cannot be written: File too large."
+        assert remedy.startswith("  → Free space")
+        assert left == "[]"
+    assert len(lines) == 6
+
+
+def test_what_a_death_leaves_of_a_publication_is_removed_as_any_draft(tmp_path: Path) -> None:
+    class Watched(Folder):
+        def put(self, name: str, source: Path, *, moved: bool = False) -> None:
+            seen.append([each[: len(DRAFT)] for each in zone.names(EVER)])
+            raise KeyboardInterrupt
+
+    seen: list[list[str]] = []
+    zone = Zone("a", Watched(tmp_path / "a"))
+    with pytest.raises(KeyboardInterrupt):
+        zone.publish("p", {}, replaces=())
+    with pytest.raises(KeyboardInterrupt):
+        zone.mark("id")
+    assert seen == [[DRAFT], [DRAFT]]
+    assert zone.names(EVER) == []

@@ -5,6 +5,7 @@ from __future__ import annotations
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from datetime import timedelta
+from pathlib import Path
 from threading import Barrier
 
 import pytest
@@ -19,10 +20,12 @@ from lake_assets.errors import (
     UsageError,
 )
 from lake_assets.landing.cutover import Policy
+from lake_assets.landing.files import PUBLISHED
 from lake_assets.landing.manifest import ALL_STAGES, ALL_VERDICTS, FORMATS, Manifest, divide, files_of, open_manifest
 from lake_assets.landing.records import DataFile, Shard, checksum, file_name, names_of
 from lake_assets.landing.state import DeletionRequest, Round, SharedState
 from lake_assets.settings import Settings
+from lake_assets_tests.landing.made import path_of
 from lake_assets_tests.landing.scenario import DEADLINE, NOW, TOPIC, WHOLE, Landed, quarantine, sent, share_manifest
 
 POLICY = Policy(10, 1_000, 60_000)
@@ -282,3 +285,23 @@ def test_with_a_discarded_file_go_the_retired_files_of_its_records_and_no_others
     assert sorted(removed) == sorted([compacted.name, *compacted.made_from])
     left = landed.manifest.entries("a", stages=ALL_STAGES, verdicts=ALL_VERDICTS)
     assert names_of(files_of(left)) == [last.name]
+
+
+def test_a_manifest_of_a_backup_has_what_its_zone_published_once_the_storage_answers(bare_home: Settings) -> None:
+    """The folder of publications is a file meanwhile: listing it fails, as with a storage that does not answer."""
+    landed = Landed(bare_home, zones=("a",))
+    database = sa.make_url(bare_home.landing_manifest_address("a")).database
+    assert database
+    landed.land("a", 0, 0)
+    kept = Path(database).read_bytes()
+    landed.land("a", 0, 3)
+    landed.manifest.engine.dispose()
+    Path(database).write_bytes(kept)
+    published = path_of(landed.writers["a"].zone, PUBLISHED)
+    away = published.rename(published.with_name("away"))
+    published.touch()
+    opened = open_manifest(bare_home, "a")
+    assert len(opened.entries()) == 1
+    published.unlink()
+    away.rename(published)
+    assert len(opened.entries()) == 2
