@@ -74,10 +74,16 @@ class Rows:
         schema: Of all parts.
         parts: Each reads some of the rows: once, if they come from a stream. Those of a table of the lake can be sent
             to another process.
+
+    Raises:
+        UsageError: They have no column.
     """
 
     schema: pa.Schema
     parts: Sequence[Callable[[], Iterable[pa.RecordBatch]]]
+
+    def __post_init__(self) -> None:
+        _require_columns(len(self.schema))
 
     @classmethod
     def of(cls, rows: pa.Table | Sequence[Path]) -> Rows:
@@ -85,6 +91,11 @@ class Rows:
         if isinstance(rows, pa.Table):
             return cls(rows.schema, [rows.to_batches])
         return from_parquet(*rows)
+
+
+def _require_columns(count: int) -> None:
+    if not count:
+        raise UsageError("The rows have no column: no query could read them.", remedy="Push rows with columns.")
 
 
 @dataclass(frozen=True)
@@ -576,18 +587,19 @@ class Writer(Store):
         """Store a file as a segment that an entry in progress names, read it back, and register it.
 
         Raises:
-            UsageError: The file is not Parquet.
+            UsageError: The file is not Parquet, or has no column.
             ServingError: No entry in progress names the segment, or it is stored already.
             ServingError: It has other columns than readers see, and `new_schema` is not set; or the table would exceed
                 its quota.
         """
         try:
-            rows = pq.read_metadata(file).num_rows
+            metadata = pq.read_metadata(file)
         except (OSError, ArrowException) as error:
             raise UsageError(
                 f"{segment} of {table} is not Parquet: {error}.",
                 remedy="Upload a Parquet file. Archives of segments that Pinot built belong into a cluster of Pinot.",
             ) from error
+        _require_columns(metadata.num_columns)
         state = self.registry.read(table)[table]
         naming = [entry for entry in state.lineage.in_state(State.IN_PROGRESS) if segment in entry.segments_to]
         if segment in state.segments:
@@ -605,7 +617,7 @@ class Writer(Store):
         if most is not None and stored + size > most:
             raise quota_exceeded(table, stored=stored, new=size, quota=most)
         entry = naming[-1]
-        info = SegmentInfo(segment, rows, size, sha256_of(file), as_of=entry.timestamp, entry_id=entry.id)
+        info = SegmentInfo(segment, metadata.num_rows, size, sha256_of(file), as_of=entry.timestamp, entry_id=entry.id)
         self.files.upload(table, segment, file)
         self.files.verify(table, info)
         try:

@@ -136,6 +136,8 @@ def test_several_files_are_one_push_and_other_columns_need_a_word(home: Path, tm
     assert [problem.target for problem in failed_pushes()] == ["orders-eu"]
     assert lake("push", "orders-eu", "--file", other, "--new-schema").startswith("orders-eu: 1 rows")
     assert failed_pushes() == []
+    pq.write_table(pa.table({}), files[0])
+    assert refused("push", "orders-eu", "--file", a) == "The rows have no column: no query could read them."
     files[0].write_bytes(b"no Parquet")
     assert refused("push", "orders-eu", "--file", a).startswith(f"{a} cannot be read as Parquet")
     assert [problem.target for problem in failed_pushes()] == ["orders-eu"]

@@ -148,6 +148,8 @@ def test_what_pinot_refuses_is_refused(http: httpx.Client, served: World, tmp_pa
     text = tmp_path / f"{names[0]}.parquet"
     text.write_bytes(b"no Parquet")
     assert "is not Parquet" in upload(http, table, text).json()["problem"]
+    bare = parquet(tmp_path, names[0], pa.table({}))
+    assert "no column" in upload(http, table, bare, newSchema="true").json()["problem"]
     other = parquet(tmp_path, names[1], pa.table({"name": ["x"]}))
     assert "number is gone, name is new" in upload(http, table, other).json()["problem"]
     assert upload(http, table, other, newSchema="true").status_code == 200
