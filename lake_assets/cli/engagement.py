@@ -507,7 +507,8 @@ def component(found: Component) -> Iterator[Part]:
     for end in found.ends[:SHOWN_ROWS]:
         after = "" if end.after is None else f" after {to_the_second(end.after)}"
         goal = "are deleted" if end.new_id is None else f"end at {end.new_id}"
-        yield f"{end.old_id}: rows engaged{after} until {to_the_second(end.until)} {goal}"
+        of_day = f" of {end.day}" if end.day else ""
+        yield f"{end.old_id}: rows{of_day} there{after} until {to_the_second(end.until)} {goal}"
     if len(found.requests) > SHOWN_ROWS:
         yield f"Only the first {SHOWN_ROWS} requests are shown; --json has all."
 

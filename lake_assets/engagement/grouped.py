@@ -44,7 +44,7 @@ PARTS = "hash bigint, part int, component bigint"
 REQUESTS_OF_A_PART = 50_000
 """A part is larger if a single component is. Python takes 1.7 kB for a request."""
 
-ALIASES = "org_id string, column string, old_id string, new_id string, after timestamp, until timestamp"
+ALIASES = "org_id string, column string, old_id string, new_id string, after timestamp, until timestamp, day date"
 PLACED_RECORDS = "org_id string, engagement_id string, request_id string, who_id string, ids map<string,string>"
 RETENTION_LIMITS = "org_id string, who_id string, person string, until timestamp"
 RECORD_IDS = ("record_engagement_id", "record_who_id")
@@ -182,7 +182,7 @@ def _changed_aliases_of_org(rows: pa.Table) -> pa.Table:
 
 def _of_aliases(rows: pa.Table, found: Iterable[Alias]) -> pa.Table:
     key = [rows[name][0].as_py() for name in _OF]
-    return _table(ALIASES, [(*key, each.old_id, each.new_id, each.after, each.until) for each in found])
+    return _table(ALIASES, [(*key, each.old_id, each.new_id, each.after, each.until, each.day) for each in found])
 
 
 def parts_of_graph(links: pa.Table, most: int = REQUESTS_OF_A_PART) -> pa.Table:
@@ -262,6 +262,7 @@ def _requests(rows: pa.Table) -> Iterator[MutationRequest]:
 _ARROW = {
     "string": pa.string(),
     "timestamp": pa.timestamp("us", "UTC"),
+    "date": pa.date32(),
     "map<string,string>": pa.map_(pa.string(), pa.string()),
 }
 

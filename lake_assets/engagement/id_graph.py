@@ -58,8 +58,7 @@ class Component:
     Attributes:
         ids: All of them, sorted.
         requests: In order of replay.
-        ends: Where rows of an id end, by the time at which they engaged: those after `after` (None: all) until `until`
-            at `new_id` (None: deleted). Rows of other times keep their id.
+        ends: Where rows of an id end, by the time since which they are there.
         merges: Ids to which rows of several others move.
         cycles: Ids that lead to themselves again, together.
         longest_chain: Number of steps in the longest chain; the ids of a cycle count as one.

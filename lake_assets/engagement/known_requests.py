@@ -343,12 +343,12 @@ def known_rows(tables: LakeTables, spark: SparkSession, batch: Batch) -> DataFra
     return rows.unionByName(removed.select(*rows.columns))
 
 
-def engaged_within(after: Column, until: Column) -> Column:
-    """Return whether a row engaged in the span of an alias: after its start (null for no bound), until its end."""
+def there_within(after: Column, until: Column) -> Column:
+    """Return whether a row is there since a time of an alias: after its start (null for no bound), until its end."""
     from pyspark.sql import functions as F
 
-    engaged_at = F.col("engaged_at")
-    return (after.isNull() | (engaged_at > after)) & (engaged_at <= until)
+    since = F.least("engaged_at", SENT_AT)
+    return (after.isNull() | (since > after)) & (since <= until)
 
 
 def new_rows(tables: LakeTables, spark: SparkSession, batch: Batch) -> DataFrame | None:

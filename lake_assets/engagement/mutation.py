@@ -1,9 +1,9 @@
 """The mutation stream: requests to convert, merge and delete ids, collapsed to one map and applied in one MERGE.
 
-A request acts on rows that engaged until it was executed, so the map has an id for each span of engaged_at, also for
-the day that a request names. Late arrivals follow the requests of their id in the same MERGE (see `known_requests`).
-Its source is each row that changes, with its final ids: columns of ids are independent, but any of them deletes the
-row.
+A request acts on rows that are there when it is executed: that engaged or were sent until then. So the map has an id
+for each span of time, also for the day that a request names. Late arrivals follow the requests of their id in the same
+MERGE (see `known_requests`). Its source is each row that changes, with its final ids: columns of ids are independent,
+but any of them deletes the row.
 
 A request is in force from when it is received, whether it meets a row then or later, or never. What a batch does
 follows from its intent: it is computed once in a process, and again by another one that finishes the batch.
@@ -24,7 +24,6 @@ from lake_assets.engagement.grouped import RECORD_IDS, RECORD_PLACE, aliases_by_
 from lake_assets.engagement.known_requests import (
     RECORD_TIME,
     Former,
-    engaged_within,
     final_records,
     former,
     ids_as_sent,
@@ -33,6 +32,7 @@ from lake_assets.engagement.known_requests import (
     known_rows,
     orgs_of,
     requests_of,
+    there_within,
     upgrade,
     was_asked,
     with_ids,
@@ -409,7 +409,7 @@ def _changes(rows: DataFrame, spans: DataFrame, present_spans: DataFrame, lake: 
     from pyspark.sql import functions as F
 
     key = ["of_org", "of_id"]
-    collected = F.sort_array(F.collect_list(F.struct("after", "until", "new_id")))
+    collected = F.sort_array(F.collect_list(F.struct("after", "until", "new_id", "day")))
     named, gone, moved, new_ids = F.lit(False), F.lit(False), F.lit(False), {}
     for column in lake.ids:
         of_column = [
@@ -422,8 +422,11 @@ def _changes(rows: DataFrame, spans: DataFrame, present_spans: DataFrame, lake: 
         same_id = F.col("org_id").eqNullSafe(F.col("of_org")) & (F.coalesce(sent(column), column) == F.col("of_id"))
         rows = rows.join(both, same_id, "left").drop(*key)
         is_as_sent = F.col(sent(column)).isNotNull() | F.col(_IS_NEW)
-        of_row = F.when(is_as_sent, F.col(f"spans_{column}")).otherwise(F.col(f"present_{column}"))
-        span = F.get(F.filter(of_row, lambda span: engaged_within(span["after"], span["until"])), F.lit(0))
+        of_id = F.when(is_as_sent, F.col(f"spans_{column}")).otherwise(F.col(f"present_{column}"))
+        of_day = F.filter(of_id, lambda span: span["day"] == F.col("engagement_date"))
+        of_row = F.when(F.size(of_day) > 0, of_day).otherwise(F.filter(of_id, lambda span: span["day"].isNull()))
+        of_row = F.filter(of_row, lambda span: there_within(span["after"], span["until"]))
+        span = F.get(of_row, F.lit(0))
         stays = F.when(F.col(WAS_REMOVED), F.coalesce(sent(column), column)).otherwise(F.col(column))
         new_id = F.when(span.isNotNull(), span["new_id"]).otherwise(stays)
         named |= F.col(f"spans_{column}").isNotNull() | F.col(f"present_{column}").isNotNull()
@@ -477,20 +480,16 @@ def _merge(changes: DataFrame, table: str, scope: MergeScope, lake: EngagementLa
 
 
 def _spans_of(requests: DataFrame) -> list[DateSpan]:
-    """Return the spans of rows on which requests may act: until they were executed, or on the days that they name."""
+    """Return the spans of rows on which requests may act: on the days that they name, else on any, because rows may be
+    sent before they happen."""
     from pyspark.sql import functions as F
 
-    is_dated = F.col("engagement_date").isNotNull()
-    by_org = requests.groupBy("org_id").agg(
-        F.max(F.when(~is_dated, F.to_date("executed_at"))).alias("last"),
-        F.collect_set("engagement_date").alias("days"),
-    )
+    is_undated = F.count_if(F.col("engagement_date").isNull()).alias("undated")
+    by_org = requests.groupBy("org_id").agg(is_undated, F.collect_set("engagement_date").alias("days"))
     found = list[DateSpan]()
     for row in by_org.collect():
-        org, last = row["org_id"], row["last"]
-        if last is not None:
-            found.append(DateSpan((org,), last=last))
-        found += [DateSpan((org,), *days) for days in day_ranges([d for d in row["days"] if not last or d > last], 0)]
+        of_org = [()] if row["undated"] else day_ranges(row["days"], 0)
+        found += [DateSpan((row["org_id"],), *days) for days in of_org]
     return found
 
 

@@ -22,7 +22,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from datetime import date, datetime, time, timedelta
+from datetime import date, datetime, timedelta
 from typing import Literal, get_args
 
 from lake_assets.errors import UsageError
@@ -151,27 +151,23 @@ def _position(request: MutationRequest) -> tuple[datetime, int, int, str, str, s
     )
 
 
-_DAY = timedelta(days=1)
-_TICK = timedelta(microseconds=1)
-
-_Piece = tuple[datetime, str | None]
-"""Rows that engaged after the piece before (all, for the first one) and until this time end at this id."""
-
-
 @dataclass(frozen=True, slots=True)
 class Alias:
-    """Rows of old_id with after < engaged_at <= until belong to new_id.
+    """Rows of old_id that are there since a time with after < time <= until belong to new_id.
+
+    A row is there since it engaged, or since it was sent if that was before.
 
     Attributes:
         new_id: None if the rows are deleted.
-        after: Exclusive; None for no bound.
-        until: Inclusive.
+        after: None for no bound.
+        day: UTC day. Rows that engaged on it have only the aliases of their id for this day. None: all other rows.
     """
 
     old_id: str
     new_id: str | None
     after: datetime | None
     until: datetime
+    day: date | None = None
 
 
 def aliases(requests: Iterable[MutationRequest]) -> list[Alias]:
@@ -181,7 +177,7 @@ def aliases(requests: Iterable[MutationRequest]) -> list[Alias]:
         requests: Requests in any order.
 
     Returns:
-        Aliases in order; those of one id do not overlap. A row without an alias keeps its id.
+        Aliases in order; those of one id and day do not overlap. A row without an alias keeps its id.
     """
     return changed_aliases((), requests, ())
 
@@ -200,66 +196,49 @@ def changed_aliases(
         arrived: Ids with new rows, on which no request has acted.
 
     Returns:
-        Aliases in order; those of one id do not overlap. A row without an alias stays where it is.
+        Aliases in order; those of one id and day do not overlap. A row without an alias stays where it is.
     """
     applied_requests = in_order(applied)
     before, after = _spans(applied_requests), _spans(in_order([*applied_requests, *batch]))
     found: list[Alias] = []
     for old_id in sorted(after):
-        former = iter([*_pieces(before.get(old_id, []))])
-        until, was = next(former, (None, old_id))
-        start: datetime | None = None
-        pieces = [*_pieces(after[old_id])]
-        ends = sorted({end for end, _ in pieces} | {end for end, _ in _pieces(before.get(old_id, []))})
-        now = iter(pieces)
-        next_end, new_id = next(now, (None, old_id))
-        for end in ends:
-            while until is not None and until < end:
-                until, was = next(former, (None, old_id))
-            while next_end is not None and next_end < end:
-                next_end, new_id = next(now, (None, old_id))
-            if new_id != was or (new_id != old_id and old_id in arrived):
-                found.append(Alias(old_id, new_id, start, end))
-            start = end
+        former, spans = before.get(old_id, []), after[old_id]
+        days = {day for _, end in (*former, *spans) if isinstance(end, DatedEnds) for day in end.days}
+        is_new, of_others = old_id in arrived, list[Alias]()
+        for day in (None, *sorted(days)):
+            pieces = [*_pieces(old_id, day, former, spans)]
+            changed = [piece for piece, was in pieces if piece.new_id != was or (is_new and piece.new_id != old_id)]
+            of_others = of_others if day else changed
+            # Else rows of the day would have the aliases of the others.
+            found += [piece for piece, _ in pieces] if day and of_others else changed
     return found
 
 
-def _spans(ordered: list[MutationRequest]) -> dict[str, list[tuple[datetime, End]]]:
-    """Return id → its requests' times, the last one first, each with where rows end that meet it and all later ones."""
+_Spans = list[tuple[datetime, End]]
+"""The times of the requests of an id, the last one first, each with where rows end that meet it and all later ones."""
+
+
+def _spans(ordered: list[MutationRequest]) -> dict[str, _Spans]:
     final_ids: FinalIds = {}
-    found: dict[str, list[tuple[datetime, End]]] = {}
+    found: dict[str, _Spans] = {}
     for request in reversed(ordered):
         found.setdefault(request.old_id, []).append((request.executed_at, prepend(request, final_ids)))
     return found
 
 
-def _pieces(spans: list[tuple[datetime, End]]) -> Iterator[_Piece]:
-    """Yield the pieces of an id in order of time: its spans, cut where a day has an end of its own.
-
-    Of requests at the same instant, the first one decides; the others have an empty span.
-    """
-    start: datetime | None = None
-    for until, end in reversed(spans):
-        if until == start:
-            continue
-        for day in sorted(end.days) if isinstance(end, DatedEnds) else ():
-            before_day, last = _bounds(day, until)
-            last = min(last, until)
-            if (start is not None and last <= start) or before_day >= until:
-                continue
-            if start is None or before_day > start:
-                yield before_day, of_day(end, None)
-            yield last, of_day(end, day)
-            start = last
-        if start is None or start < until:
-            yield until, of_day(end, None)
-        start = until
-
-
-def _bounds(day: date, like: datetime) -> tuple[datetime, datetime]:
-    """Return the last instant before a day, and its last one, in the zone of another time."""
-    midnight = datetime.combine(day, time.min, like.tzinfo)
-    return midnight - _TICK, midnight + _DAY - _TICK
+def _pieces(old_id: str, day: date | None, former: _Spans, spans: _Spans) -> Iterator[tuple[Alias, str | None]]:
+    """Yield where rows of a day, or of no named day, end by spans, and ended by former ones, in order of time."""
+    # Of requests at the same instant, the first one decides.
+    before, after = ({until: of_day(end, day) for until, end in each} for each in (former, spans))
+    untils = sorted({*before, *after})
+    was: str | None = old_id
+    now: str | None = old_id
+    ends = []
+    for until in reversed(untils):
+        was, now = before.get(until, was), after.get(until, now)
+        ends.append((now, was))
+    for start, until, (new_id, former_id) in zip([None, *untils], untils, reversed(ends), strict=False):
+        yield Alias(old_id, new_id, start, until, day), former_id
 
 
 @dataclass(frozen=True, slots=True)

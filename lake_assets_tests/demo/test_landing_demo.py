@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
-@pytest.mark.journey
+@pytest.mark.faults
 @pytest.mark.timeout(1800)
 def test_the_landing_demo_proves_itself(tmp_path: Path) -> None:
     said = LakeDoor(tmp_path, longest=1500)("demo", "landing")

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
-@pytest.mark.journey
+@pytest.mark.faults
 def test_the_serving_demo_proves_itself(tmp_path: Path) -> None:
     said = LakeDoor(tmp_path, longest=500)("demo", "serving")
     assert "  ✓ readers see Monday again\n" in said

@@ -155,7 +155,7 @@ def test_the_graph_of_an_org_shows_chains_merges_cycles_and_where_each_id_ends(l
     assert "a cycle: 6, 7" in drawn
     pending = lake.json("engagement", "graph", "meeting_event", "acme", "w9")
     assert (pending["ids"], pending["requests"][0]["status"], pending["ends"]) == (["c9", "w9"], "parked", [])
-    assert "4: rows engaged until 2026-03-01 04:00:00 are deleted" in drawn
+    assert "4: rows there until 2026-03-01 04:00:00 are deleted" in drawn
 
 
 @pytest.mark.parametrize(

@@ -83,7 +83,7 @@ def history(org: str, world: str, chance: Random, features: Collection[str]) -> 
         for _ in range(chance.randint(1, 3) if "corrections" in features else 1):
             values = {"org_id": org, **content(number)}
             if "corrections" in features:
-                values["sent_at"] = max(when(), values["engaged_at"])
+                values["sent_at"] = when()
             found.append(Sent("ingestion", values))
     found += [request(number) for number in range(chance.randint(2, 9))]
     if "ttl" in features and chance.random() < 0.3:

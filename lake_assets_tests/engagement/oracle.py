@@ -19,26 +19,33 @@ if TYPE_CHECKING:
     from lake_assets.engagement.lake import EngagementLake
 
 
+_NEVER: Mapping[str, datetime] = MappingProxyType({})
+
+
 def replay(
-    requests: Iterable[MutationRequest], rows: Mapping[str, str], engaged: Mapping[str, datetime] = MappingProxyType({})
+    requests: Iterable[MutationRequest],
+    rows: Mapping[str, str],
+    engaged: Mapping[str, datetime] = _NEVER,
+    there: Mapping[str, datetime] = _NEVER,
 ) -> dict[str, str]:
     """Row → its id after all requests; deleted rows are gone. A request id counts once, and so does, of records of an
     engagement that are of one instant, the first.
 
     engaged: when rows engaged; a request acts on those that engaged until then. All others were there before.
+    there: since when rows are there, of those that were sent before they engaged.
     """
     seen: set[str] = set()
     left: dict[str, str] = dict(rows)
     days: dict[str, date | None] = {row: at.date() for row, at in engaged.items()}
-    since = dict(engaged)
+    since = {**engaged, **there}
     placed: dict[str, datetime] = {}
     for request in sorted(requests, key=lambda r: (r.executed_at, r.partition, r.offset)):
         if request.request_id in seen:
             continue
         seen.add(request.request_id)
         day, at = request.engagement_date, request.executed_at
-        there = {row for row in left if since.get(row, at) <= at and day in (None, days.get(row))}
-        moved = {row for row in there if left[row] == request.old_id}
+        present = {row for row in left if since.get(row, at) <= at and day in (None, days.get(row))}
+        moved = {row for row in present if left[row] == request.old_id}
         if request.op == "delete":
             left = {row: identity for row, identity in left.items() if row not in moved}
         else:

@@ -1,7 +1,7 @@
 """A lake is a function of the set of its messages, in whatever order and cut they come: against an oracle of its rules.
 
 Histories share few batches: each has ids of its own, and each kind of contradiction an org of its own; all together
-have one, too. Not yet so: engagements that are sent before they happen, and records of requests whose id was used.
+have one, too. Not yet so: records of requests whose id was used.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Where rows belong by the time at which they engaged, against a replay that knows time."""
+"""Where rows belong by the time since which they are there, against a replay that knows time."""
 
 from __future__ import annotations
 
@@ -15,27 +15,33 @@ from lake_assets_tests.engagement.requests.test_identity import HOURS, IDS, STAR
 MINUTES = 3
 
 
-def holding(found: list[Alias], identity: str, engaged_at: datetime) -> list[Alias]:
+def holding(found: list[Alias], identity: str, engaged_at: datetime, sent_at: datetime | None = None) -> list[Alias]:
     """The alias that a row has; at most one."""
+    there = min(engaged_at, sent_at or engaged_at)
+    of_id = [alias for alias in found if alias.old_id == identity]
+    of_day = [alias for alias in of_id if alias.day == engaged_at.date()]
     of_row = [
         alias
-        for alias in found
-        if alias.old_id == identity and engaged_at <= alias.until and (alias.after is None or engaged_at > alias.after)
+        for alias in of_day or [each for each in of_id if each.day is None]
+        if there <= alias.until and (alias.after is None or there > alias.after)
     ]
     assert len(of_row) <= 1
     return of_row
 
 
-def follow(found: list[Alias], identity: str, engaged_at: datetime) -> str | None:
+def follow(found: list[Alias], identity: str, engaged_at: datetime, sent_at: datetime | None = None) -> str | None:
     """The id that a row ends under."""
-    of_row = holding(found, identity, engaged_at)
+    of_row = holding(found, identity, engaged_at, sent_at)
     return of_row[0].new_id if of_row else identity
 
 
-def since(requests: list[MutationRequest], identity: str, engaged_at: datetime) -> str | None:
-    """The id of a row after replay of the requests that were executed since it engaged."""
-    acting = [request for request in in_order(requests) if request.executed_at >= engaged_at]
-    return replay(acting, {"row": identity}, {"row": engaged_at}).get("row")
+def since(
+    requests: list[MutationRequest], identity: str, engaged_at: datetime, sent_at: datetime | None = None
+) -> str | None:
+    """The id of a row after replay of the requests that were executed since it engaged or was sent."""
+    there = min(engaged_at, sent_at or engaged_at)
+    acting = [request for request in in_order(requests) if request.executed_at >= there]
+    return replay(acting, {"row": identity}, {"row": engaged_at}, {"row": there}).get("row")
 
 
 def moments() -> st.SearchStrategy[datetime]:
@@ -45,11 +51,12 @@ def moments() -> st.SearchStrategy[datetime]:
 
 
 @settings(max_examples=300, deadline=None)
-@given(histories(MINUTES, HOURS), st.sampled_from(IDS), moments())
-def test_a_request_that_names_a_day_acts_on_rows_of_that_day(
-    requests: list[MutationRequest], identity: str, engaged_at: datetime
+@given(histories(MINUTES, HOURS), st.sampled_from(IDS), moments(), st.none() | moments())
+def test_a_request_that_names_a_day_acts_on_rows_of_that_day_that_are_there(
+    requests: list[MutationRequest], identity: str, engaged_at: datetime, sent_at: datetime | None
 ) -> None:
-    assert follow(aliases(requests), identity, engaged_at) == since(requests, identity, engaged_at)
+    """Rows may be sent before they happen."""
+    assert follow(aliases(requests), identity, engaged_at, sent_at) == since(requests, identity, engaged_at, sent_at)
 
 
 @settings(max_examples=300, deadline=None)

@@ -17,14 +17,12 @@ from lake_assets.engagement.requests import MutationRequest, changed_aliases, in
 from lake_assets_tests.engagement.requests.test_aliases import MINUTES, holding, since
 from lake_assets_tests.engagement.requests.test_identity import HOURS, IDS, START, histories, request
 
-Row = tuple[str, datetime]
-"""The id that a row was sent with, and when it engaged."""
+Row = tuple[str, datetime, datetime]
+"""The id that a row was sent with, when it engaged, and when it was sent."""
 TURNS = 4
-ROWS = st.lists(
-    st.tuples(st.sampled_from(IDS), st.integers(-1, MINUTES + 1), st.integers(0, TURNS - 1)),
-    max_size=6,
-)
-"""Id, half day at which it engaged, turn of mutation before which it arrives."""
+AT = st.integers(-1, MINUTES + 1)
+ROWS = st.lists(st.tuples(st.sampled_from(IDS), AT, st.integers(0, TURNS - 1), AT), max_size=6)
+"""Id, half day at which it engaged, turn of mutation before which it arrives, half day at which it was sent."""
 
 
 @dataclass
@@ -48,7 +46,7 @@ class Lake:
 
 
 def played(
-    requests: Sequence[MutationRequest], rows: Sequence[tuple[str, int, int]], turns: Sequence[int]
+    requests: Sequence[MutationRequest], rows: Sequence[tuple[str, int, int, int]], turns: Sequence[int]
 ) -> tuple[list[str | None], list[str | None]]:
     """Where the rows end, in turns and by replay. turns: the turn of each request."""
     lake = Lake()
@@ -57,7 +55,9 @@ def played(
     sent: list[MutationRequest] = []
     for turn in range(TURNS):
         new = [number for number, row in enumerate(rows) if row[2] == turn]
-        arrived |= {number: (rows[number][0], START + rows[number][1] * HOURS) for number in new}
+        for number in new:
+            who, engaged, _, was_sent = rows[number]
+            arrived[number] = who, START + engaged * HOURS, START + was_sent * HOURS
         asked = [each for each, of in zip(requests, turns, strict=True) if of == turn]
         lake.turn(asked, arrived, new)
         seen = {each.request_id for each in sent}
@@ -70,7 +70,7 @@ def played(
 @settings(max_examples=300, deadline=None)
 @given(histories(MINUTES, HOURS), ROWS, st.lists(st.integers(0, TURNS - 1), min_size=10, max_size=10))
 def test_any_cut_and_any_order_of_requests_leave_what_replay_leaves(
-    requests: list[MutationRequest], rows: list[tuple[str, int, int]], turns: list[int]
+    requests: list[MutationRequest], rows: list[tuple[str, int, int, int]], turns: list[int]
 ) -> None:
     places, expected = played(requests, rows, turns[: len(requests)])
     assert places == expected
@@ -85,14 +85,14 @@ def test_any_cut_and_any_order_of_requests_leave_what_replay_leaves(
 )
 def test_two_cuts_of_a_history_without_deletions_leave_the_same_rows(
     requests: list[MutationRequest],
-    rows: list[tuple[str, int, int]],
+    rows: list[tuple[str, int, int, int]],
     first: list[int],
     second: list[int],
     arrivals: list[int],
 ) -> None:
     """Each request id is there once: of two requests with one id, the one that comes first counts."""
     moves = [each for each in {r.request_id: r for r in requests}.values() if each.op != "delete"]
-    at_other_times = [(who, minute, turn) for (who, minute, _), turn in zip(rows, arrivals, strict=False)]
+    at_other_times = [(who, at, turn, was) for (who, at, _, was), turn in zip(rows, arrivals, strict=False)]
     one, _ = played(moves, rows, first[: len(moves)])
     other, _ = played(moves, at_other_times, second[: len(moves)])
     assert one == other

@@ -8,7 +8,7 @@ there is more than one batch, a column has several chunks, and Spark takes no su
 from __future__ import annotations
 
 from collections import Counter
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, date, datetime, timedelta
 from typing import TYPE_CHECKING
 
 import networkx as nx
@@ -117,13 +117,11 @@ def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None
 
 @pytest.mark.usefixtures("way")
 def test_y1_requests_lead_rows(spark: SparkSession) -> None:
-    """Each third names the day of its rows, which begins before START."""
+    """Each third names the day of its rows."""
     asked = requests(spark, engagement_date="if(id % 3 = 1, date'2026-01-01', null)")
-    before = {n: START - timedelta(microseconds=1) if n % 3 == 1 else None for n in range(COUNT)}
-    last = START + timedelta(days=1, microseconds=-1)
-    until = {n: min(at(n), last) if n % 3 == 1 else at(n) for n in range(COUNT)}
+    days = {n: date(2026, 1, 1) if n % 3 == 1 else None for n in range(COUNT)}
     found = rows(aliases_by_org(asked))
-    assert found == expected(*(("who_id", f"old {n}", new(n), before[n], until[n]) for n in range(COUNT)))
+    assert found == expected(*(("who_id", f"old {n}", new(n), None, at(n), days[n]) for n in range(COUNT)))
 
 
 @pytest.mark.usefixtures("way")
@@ -134,8 +132,8 @@ def test_y1_requests_change_aliases(spark: SparkSession) -> None:
     before = START.replace(year=START.year - 1)
     ids = of_orgs(spark, id="concat('old ', id)", **TASK).where("substring(id, 5) % 2 = 0")
     found = rows(changed_aliases_by_org(requests(spark), batch, ids))
-    moved = [("who_id", f"old {n}", "other", None, before + timedelta(minutes=n)) for n in range(COUNT)]
-    late = [("who_id", f"old {n}", new(n), before + timedelta(minutes=n), at(n)) for n in range(0, COUNT, 2)]
+    moved = [("who_id", f"old {n}", "other", None, before + timedelta(minutes=n), None) for n in range(COUNT)]
+    late = [("who_id", f"old {n}", new(n), before + timedelta(minutes=n), at(n), None) for n in range(0, COUNT, 2)]
     assert found == sorted([*expected(*moved), *expected(*late)], key=repr)
 
 
