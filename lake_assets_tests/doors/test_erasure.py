@@ -13,6 +13,7 @@ from pyarrow import parquet as pq
 from pyiceberg.schema import Schema
 from pyiceberg.types import NestedField, StringType, TimestamptzType
 
+from lake_assets_tests.doors.hostile.equality_deletes import delete_by_values
 from lake_assets_tests.doors.lake_door import LakeDoor
 
 TABLES = """
@@ -198,3 +199,80 @@ def test_files_that_were_added_from_outside_of_a_table_are_searched_and_named(la
     lake("erase", "account", "u7")
     assert certified(lake, "account", "u7") == []
     assert files[1].exists()
+
+
+OF_OTHERS = """
+from pyspark.sql import functions as F
+
+from lake_assets import Pipeline, RawTable, Source, Stateful, Stateless, Subject, incremental_asset
+
+SOURCE = Source("prod.visits", time_column="seen_at", key="visit_id")
+
+
+@incremental_asset(mode=Stateless(), sources=[SOURCE], key="visit_id", time_column="seen_at",
+    columns={"visit_id": "string", "account_id": "string", "seen_at": "timestamptz"})
+def visit_fact(session, visits):
+    return visits.select("visit_id", F.coalesce("account_id", "guest").alias("account_id"), "seen_at")
+
+
+@incremental_asset(mode=Stateful(), sources=[SOURCE], key="seen_hour", time_column="seen_hour",
+    columns={"seen_hour": "timestamptz", "visits": "long"})
+def visit_count(session, visits):
+    hour = F.date_trunc("hour", "seen_at").alias("seen_hour")
+    return session.within(visits, "seen_at").groupBy(hour).agg(F.count("*").alias("visits"))
+
+
+PIPELINE = Pipeline(
+    raw=(RawTable("prod.visits", time_column="seen_at", complete_after="0 minutes"),),
+    targets=(visit_fact, visit_count),
+    start="2026-01-01-00:00",
+    subjects=(Subject("account", ("account_id",)),),
+)
+"""
+
+
+def test_tables_whose_rows_others_delete_by_values_or_all_at_once(lake: LakeDoor) -> None:
+    lake.declare_in_python(OF_OTHERS)
+    (lake.home / "warehouse").mkdir(parents=True)
+    lake.catalog.create_namespace("prod")
+    kinds = {"visit_id": StringType(), "account_id": StringType(), "guest": StringType(), "seen_at": TimestamptzType()}
+    fields = [NestedField(number, name, kind) for number, (name, kind) in enumerate(kinds.items(), start=1)]
+    lake.catalog.create_table("prod.visits", Schema(*fields), properties={"format-version": "2"})
+
+    def append(*visits: tuple[str, str | None, int], guest: str | None = None) -> None:
+        rows = []
+        for visit, account, hour in visits:
+            seen_at = datetime(2026, 1, 1, hour, 5, tzinfo=UTC)
+            rows.append({"visit_id": visit, "account_id": account, "guest": guest, "seen_at": seen_at})
+        table = lake.table("prod.visits")
+        table.append(pa.Table.from_pylist(rows, schema=table.schema().as_arrow()))
+
+    def counts() -> dict[int, int]:
+        return {row["seen_hour"].hour: row["visits"] for row in lake.rows("core.visit_count")}
+
+    append(("v1", "u1", 0), ("v2", "u7", 0), ("v3", "u3", 1), ("v4", "u4", 2), ("v5", "u5", 0))
+    delete_by_values(lake.table("prod.visits"), "visit_id", ["v3"])
+    lake("init")
+    assert "core.visit_fact, target 1 of 2" in lake("erase", "account", "u7")
+    assert accounts(lake) == {"u1", "u4", "u5"}
+    assert counts() == {0: 2}
+
+    # A row of the erased account comes late, to a table that pyiceberg cannot scan.
+    append(("v6", "u7", 0), ("v7", "u8", 4))
+    delete_by_values(lake.table("prod.visits"), "visit_id", ["v4"])
+    lake("catch-up")
+    assert accounts(lake) == accounts(lake, "prod.visits") == {"u1", "u5", "u8"}
+    assert counts() == {0: 2}
+
+    # The newest row is gone, so that no hour is known to be complete any more; then all rows are.
+    lake("erase", "account", "u8")
+    assert certified(lake, "account", "u7") == certified(lake, "account", "u8") == []
+    assert (accounts(lake), counts()) == ({"u1", "u5"}, {0: 2})
+    (found,) = lake.json("verify", "visit_count")
+    assert (found["rows"], found["rows_rebuilt"], found["differing"]) == (1, 1, [])
+    lake.table("prod.visits").delete()
+    lake("catch-up")
+    assert (accounts(lake), counts()) == (set(), {})
+
+    append(("v8", None, 0), guest="u9")
+    assert "does not name prod.visits.guest" in lake.refused("erase", "account", "u9")

@@ -23,7 +23,7 @@ from pyiceberg.table.snapshots import Operation
 from lake_assets.base import columns
 from lake_assets.base.hours import HOUR_MICROSECONDS, moment_at
 from lake_assets.incremental.declaration import RawTable, Source
-from lake_assets.incremental.engine.iceberg import changed_entries, live_entries, microseconds, rows_of_files
+from lake_assets.incremental.engine.iceberg import changed_entries, files_of, live_entries, microseconds, rows_of_files
 from lake_assets.incremental.engine.publish import operation_of
 from lake_assets.incremental.engine.source_changes import HOUR_MILLISECONDS, SnapshotReader
 
@@ -159,7 +159,7 @@ def arrivals(table: Table, raw: RawTable, *, start: int) -> Arrivals:
         start: The pipeline's first event hour.
     """
     if raw.landed_column is not None:
-        return counted(_landed(table, raw, table.scan().plan_files(), None), raw, start)
+        return counted(_landed(table, raw, files_of(table), None), raw, start)
     appended_at = {}
     for snapshot in table.metadata.snapshots:
         if operation_of(snapshot) is Operation.APPEND:

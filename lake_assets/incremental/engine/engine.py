@@ -25,6 +25,7 @@ from pyiceberg.catalog import Catalog
 from pyiceberg.exceptions import CommitFailedException
 from pyiceberg.expressions import BooleanExpression, GreaterThanOrEqual, IsNull, LessThan
 
+from lake_assets.base.columns import table_in_sql
 from lake_assets.base.described import failure_of, is_machines_fault
 from lake_assets.base.failpoints import reach
 from lake_assets.base.hours import hour_start
@@ -150,7 +151,7 @@ class Engine:
         self.spark = spark
         self.log = SessionLog(catalog)
         self.erasures = Erasures(catalog, key=erasure_key)
-        self.erasure_guard = ErasureGuard(catalog, pipeline, self.erasures)
+        self.erasure_guard = ErasureGuard(catalog, pipeline, self.erasures, self.rewrite_without_delete_files)
 
     def create_tables(self, progress: Progress = iter) -> list[str]:
         """Create every table of the pipeline and of the engine that does not exist. Return the names of those created.
@@ -709,6 +710,12 @@ class Engine:
     def planner_for(self, target: Target) -> Planner:
         """Return what plans the sessions of a target."""
         return self.planner(self.catalog, self.pipeline, target, clock=self.clock)
+
+    def rewrite_without_delete_files(self, name: str) -> None:
+        """Rewrite data files without rows that delete files hide, and drop the delete files: both may hold an id."""
+        options = "map('delete-file-threshold', '1', 'remove-dangling-deletes', 'true')"
+        sql = f"CALL lake.system.rewrite_data_files(table => '{table_in_sql(name)}', options => {options})"
+        self.open_spark().sql(sql).collect()
 
     def open_spark(self) -> SparkSession:
         """Return the Spark session."""

@@ -51,13 +51,13 @@ from pyiceberg.types import (
     TimestamptzType,
 )
 
-from lake_assets.base.columns import any_of_filters
+from lake_assets.base.columns import any_of_filters, table_in_sql
 from lake_assets.base.id_matcher import id_text
-from lake_assets.errors import ConfigurationError, UsageError
+from lake_assets.errors import ConfigurationError, SourceError, UsageError
 from lake_assets.incremental.declaration import Pipeline, RawTable, Subject
 from lake_assets.incremental.engine import iceberg, publish
 from lake_assets.incremental.engine.columns import at_present, subject_columns
-from lake_assets.incremental.engine.iceberg import entries, rows_of_files
+from lake_assets.incremental.engine.iceberg import entries, files_of, has_equality_deletes, rows_of_files
 from lake_assets.incremental.engine.model import Decision, SessionPlan
 from lake_assets.settings import Settings, settings
 
@@ -271,18 +271,25 @@ DROPPED = "lake.erased"
 
 
 class ErasureGuard:
-    """Deletes rows of erased subjects from the raw tables of a pipeline."""
+    """Deletes rows of erased subjects from the raw tables of a pipeline.
 
-    def __init__(self, catalog: Catalog, pipeline: Pipeline, erasures: Erasures) -> None:
+    Args:
+        rewrite: Rewrites the data files of a table without the rows that delete files hide.
+    """
+
+    def __init__(
+        self, catalog: Catalog, pipeline: Pipeline, erasures: Erasures, rewrite: Callable[[str], object]
+    ) -> None:
         self.catalog = catalog
         self.pipeline = pipeline
         self.erasures = erasures
+        self.rewrite = rewrite
 
     def delete_erased_rows(self, decision: Decision) -> bool:
         """Delete the rows of erased subjects that a plan would read.
 
         Returns:
-            Whether any were deleted. If so, the plan must not run: it names snapshots that have them.
+            Whether a table has another head now. If so, the plan must not run: it names snapshots that have them.
         """
         declared = self.pipeline.subjects or self.pipeline.broken
         if not isinstance(decision, SessionPlan) or not declared:
@@ -292,7 +299,7 @@ class ErasureGuard:
             return False
         self.pipeline.refuse_broken("subjects")  # whose rows must be deleted, only that declaration knows
         read = {source.source: source for source in decision.sources}
-        deleted = 0
+        is_stale = False
         for raw in self.pipeline.raw:
             source = read.get(raw.table)
             if source is None or source.to_snapshot_id is None or source.from_snapshot_id == source.to_snapshot_id:
@@ -304,8 +311,9 @@ class ErasureGuard:
             for snapshot in publish.ancestors(table, source.to_snapshot_id):
                 if snapshot.snapshot_id == source.from_snapshot_id:
                     after = snapshot.sequence_number or 0
-            deleted += self._delete(table, raw, erased, source.to_snapshot_id, after)
-        return deleted > 0
+            rows, is_rewritten = self._delete(table, raw, erased, source.to_snapshot_id, after)
+            is_stale = is_stale or is_rewritten or rows > 0
+        return is_stale
 
     def sweep(self) -> dict[str, int]:
         """Delete the rows of erased subjects from all raw tables, whether a session has read them or not.
@@ -317,22 +325,22 @@ class ErasureGuard:
         deleted: dict[str, int] = {}
         for raw in self.pipeline.raw if erased else ():
             table = iceberg.load(self.catalog, raw.table)
-            rows = self._delete(table, raw, erased, publish.main_id(table), after=0)
+            rows, _ = self._delete(table, raw, erased, publish.main_id(table), after=0)
             if rows:
                 deleted[raw.table] = rows
         return deleted
 
     def _delete(
         self, table: Table, raw: RawTable, erased: Sequence[Erasure], snapshot_id: int | None, after: int
-    ) -> int:
+    ) -> tuple[int, bool]:
         """Delete the rows of those ids that files of a snapshot have which were added, or compacted, after a number.
 
         Returns:
-            How many rows of them the snapshot has.
+            How many rows of them the snapshot has, and whether the table was rewritten before, for pyiceberg to read.
         """
         snapshot = table.snapshot_by_id(snapshot_id or 0)
         if snapshot is None:
-            return 0
+            return 0, False
         columns_of = {subject.name: subject_columns(self.catalog, raw, subject) for subject in self.pipeline.subjects}
         files = []
         for manifest in snapshot.manifests(table.io) if any(columns_of.values()) else []:
@@ -352,12 +360,17 @@ class ErasureGuard:
             for erased_at, values in sorted(by_time.items()):
                 conditions.append(And(holds(table.schema(), columns, values), sent_by(table, raw, erased_at)))
         if not conditions:
-            return 0
+            return 0, False
         which = any_of_filters(conditions)
+        if has_equality_deletes(table, snapshot):
+            if not any(rows_of_files(table, files, [raw.time_column], which)):
+                return 0, False
+            self.rewrite(raw.table)
+            return delete_rows(self.catalog, raw.table, which), True
         found = _count_rows(table, which, snapshot_id)
         if found:
             delete_rows(self.catalog, raw.table, which)
-        return found
+        return found, False
 
 
 def sent_by(table: Table, raw: RawTable, erased_at: datetime) -> BooleanExpression:
@@ -409,6 +422,8 @@ def rows_with(
 ) -> Iterator[pa.RecordBatch]:
     """Yield the rows of a snapshot that have any of the ids in one of the columns.
 
+    Rows that equality deletes hide are among them: their files still hold the ids.
+
     Args:
         columns: The columns of ids; the batches have them.
         snapshot_id: Default: the head of main.
@@ -418,12 +433,12 @@ def rows_with(
     present = table if snapshot_id is None else at_present(table, snapshot_id)
     if len(values) <= MOST_FILTERED:
         among = And(among, holds(present.schema(), columns, values))
-    tasks = present.scan(among, snapshot_id=snapshot_id).plan_files()
+    files = files_of(present, among, snapshot_id=snapshot_id)
     literals = {}
     for column in columns:
         found = {as_id(value, present.schema().find_type(column)) for value in values} - {None}
         literals[column] = pa.array(sorted(found))  # type: ignore[type-var]
-    for batch in rows_of_files(present, tasks, {*columns, *also}, among):
+    for batch in rows_of_files(present, files, {*columns, *also}, among):
         held = pa.array([False] * batch.num_rows)
         for column, ids in literals.items():
             stored = batch.column(column)
@@ -500,9 +515,18 @@ def delete_rows(catalog: Catalog, name: str, which: BooleanExpression, *, counte
 
     Returns:
         How many rows were deleted.
+
+    Raises:
+        SourceError: Rows of the table are deleted by their values.
     """
     parts = [which]
     table = iceberg.load(catalog, name)
+    if has_equality_deletes(table, table.current_snapshot()):
+        raise SourceError(
+            f"Rows of {name} are deleted by their values (equality deletes): pyiceberg reads no such table.",
+            remedy=f"CALL lake.system.rewrite_data_files(table => '{table_in_sql(name)}', options => map("
+            "'rewrite-all', 'true', 'remove-dangling-deletes', 'true')), then run the command again.",
+        )
     if BATCH in table.schema().column_names and publish.main_id(table) is not None:
         found = table.scan(which, selected_fields=(BATCH,)).to_arrow()[BATCH].unique().to_pylist()
         batches = sorted(batch for batch in found if batch is not None)

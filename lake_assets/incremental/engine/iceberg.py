@@ -342,6 +342,28 @@ def live_entries(
             yield from entries(manifest, table.io)
 
 
+def has_equality_deletes(table: Table, snapshot: Snapshot | None) -> bool:
+    """Return whether rows of a snapshot are deleted by their values, as by Flink: pyiceberg (0.12) scans none such."""
+    deletes = live_entries(table, snapshot, ManifestContent.DELETES)
+    return any(entry.data_file.content is DataFileContent.EQUALITY_DELETES for entry in deletes)
+
+
+def files_of(
+    table: Table, condition: BooleanExpression = ALWAYS_TRUE, *, snapshot_id: int | None = None
+) -> Iterable[DataFile | FileScanTask]:
+    """Return the files, for `rows_of_files`, that may have rows of a condition.
+
+    Of a snapshot with equality deletes, all data files are returned, with the rows that these hide.
+
+    Args:
+        snapshot_id: Default: the head of main.
+    """
+    snapshot = table.snapshot_by_id(snapshot_id) if snapshot_id else table.current_snapshot()
+    if has_equality_deletes(table, snapshot):
+        return [entry.data_file for entry in live_entries(table, snapshot)]
+    return table.scan(condition, snapshot_id=snapshot_id).plan_files()
+
+
 def changed_entries(
     snapshot: Snapshot, io: FileIO, manifests: Iterable[ManifestFile] | None = None
 ) -> Iterator[ManifestEntry]:

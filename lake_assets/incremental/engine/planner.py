@@ -329,8 +329,18 @@ class Planner:
         return decision
 
     def from_nothing(self, state: State) -> Decision:
-        """Plan to build all hours that the sources have as of the watermarks, as if the target had built none."""
+        """Plan to build all hours that the sources have as of the watermarks, as if the target had built none.
+
+        Hours that the target has built are complete, also if their sources do not say so any more.
+        """
         known = self._planning_input(state, _heads(state), reset=True)
+        built = state.committed.last_built
+        if built is not None:
+            changes = []
+            for each in known.changes:
+                through = max(built, built if each.head.complete_through is None else each.head.complete_through)
+                changes.append(replace(each, head=replace(each.head, complete_through=through)))
+            known = replace(known, changes=tuple(changes))
         return plan(replace(known, committed=Committed()))
 
     def buildable_range(self, state: State) -> tuple[int, int | None]:
@@ -339,7 +349,7 @@ class Planner:
         if isinstance(self.target.mode, Stateless):
             return start, None
         last = last_buildable_hour(self._planning_input(state))
-        return start, state.committed.last_built if last is None else int(last)
+        return start, None if last is None else int(last)
 
     def source_table(self, source: Source) -> Table:
         """Load a source.

@@ -261,12 +261,13 @@ def sources_complete_through(inputs: PlanningInput) -> int | None:
 def last_buildable_hour(inputs: PlanningInput) -> float | None:
     """Return the last hour that may be built: infinity for a stateless target, None if no hour may.
 
-    If a source's complete-through went back, hours that were built already are still rebuilt.
+    If a source's complete-through went back, or is not known any more because all rows are gone, hours that were built
+    already are still rebuilt.
     """
     if isinstance(inputs.mode, Stateless):
         return inf
-    complete, built = sources_complete_through(inputs), inputs.committed.last_built
-    return complete if complete is None or built is None else max(complete, built)
+    known = sources_complete_through(inputs), inputs.committed.last_built
+    return max((hour for hour in known if hour is not None), default=None)
 
 
 def _next_complete_through(inputs: PlanningInput, *, built: Collection[int] = ()) -> int | None:

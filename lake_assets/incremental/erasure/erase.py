@@ -52,7 +52,7 @@ from lake_assets.incremental.engine.erasures import (
     sent_by,
     spellings,
 )
-from lake_assets.incremental.engine.iceberg import QUARANTINE, session_table
+from lake_assets.incremental.engine.iceberg import QUARANTINE, live_entries, session_table
 from lake_assets.incremental.engine.model import NoSession
 from lake_assets.incremental.engine.retention import (
     SnapshotReferences,
@@ -389,8 +389,8 @@ def erase(
     quarantined = samples = snapshots = files = 0
     for _ in range(MAX_ROUNDS):
         report("bringing targets up to date")
-        _bring_targets_up_to_date(engine)
-        _rebuild_remaining_hours(engine, subject, ids)
+        _bring_targets_up_to_date(engine, report)
+        _rebuild_remaining_hours(engine, subject, ids, matcher, report)
         if _delete_rows_that_came(engine, subject, ids, now):
             continue
         reach("erasure-rebuilt")
@@ -490,40 +490,54 @@ def _delete_raw_rows(engine: Engine, subject: Subject, ids: Collection[str]) -> 
         columns = subject_columns(engine.catalog, raw, subject)
         if not columns:
             continue
+        _rewrite_if_it_has_delete_files(engine, raw.table)
         table = iceberg.load(engine.catalog, raw.table)
-        if head_has_delete_files(table):
-            _rewrite_without_delete_files(engine, raw.table)
         rows = delete_rows(engine.catalog, raw.table, holds(table.schema(), columns, ids))
         if rows:
             deleted[raw.table] = rows
     return deleted
 
 
-def _delete_rows_that_came(engine: Engine, subject: Subject, ids: Collection[str], now: datetime) -> int:
-    """Delete rows that were sent before the erasure, and that another writer had prepared before it was recorded."""
-    deleted = 0
+def _delete_rows_that_came(engine: Engine, subject: Subject, ids: Collection[str], now: datetime) -> bool:
+    """Delete rows that were sent before the erasure, and that another writer had prepared before it was recorded.
+
+    Returns:
+        Whether a table has another head now.
+    """
+    is_changed = False
     for raw in engine.pipeline.raw:
         columns = subject_columns(engine.catalog, raw, subject)
         if columns:
+            is_rewritten = _rewrite_if_it_has_delete_files(engine, raw.table)
             table = iceberg.load(engine.catalog, raw.table)
             which = And(holds(table.schema(), columns, ids), sent_by(table, raw, now))
-            deleted += delete_rows(engine.catalog, raw.table, which)
-    return deleted
+            rows = delete_rows(engine.catalog, raw.table, which)
+            is_changed = is_changed or is_rewritten or rows > 0
+    return is_changed
 
 
-def _rewrite_without_delete_files(engine: Engine, table: str) -> None:
-    """Rewrite data files without the rows that delete files hide, and drop the delete files: both may hold the id."""
-    options = "map('delete-file-threshold', '1', 'remove-dangling-deletes', 'true')"
-    sql = f"CALL lake.system.rewrite_data_files(table => '{table_in_sql(table)}', options => {options})"
-    engine.open_spark().sql(sql).collect()
+def _rewrite_if_it_has_delete_files(engine: Engine, name: str) -> bool:
+    """Rewrite a table if delete files hide rows, which are still in its data files; return whether its head moved."""
+    before = iceberg.load(engine.catalog, name)
+    if not head_has_delete_files(before):
+        return False
+    engine.rewrite_without_delete_files(name)
+    return publish.main_id(iceberg.load(engine.catalog, name)) != publish.main_id(before)
 
 
-def _bring_targets_up_to_date(engine: Engine) -> None:
-    """Move every watermark to the head of its source, and remove the entries of deleted files from every head."""
-    for _ in range(MAX_ROUNDS):
+def _bring_targets_up_to_date(engine: Engine, report: Report = lambda _: None) -> None:
+    """Move every watermark to the head of its source, and remove the entries of deleted files from every head.
+
+    The first round, which does most of the work, is reported.
+    """
+    targets = engine.pipeline.in_order()
+    for round_ in range(MAX_ROUNDS):
         # Again in each round: the erasure guard of a session deletes rows, too.
         changed = [drop_deleted_entries(engine.catalog, raw.table) for raw in engine.pipeline.raw]
-        changed += [_bring_up_to_date(engine, target) for target in engine.pipeline.in_order()]
+        for number, target in enumerate(targets, 1):
+            if not round_:
+                report(f"{target.table}, target {number} of {len(targets)}")
+            changed.append(_bring_up_to_date(engine, target))
         if not any(changed):
             return
     # Other writers keep committing. Each round has read what was deleted before; what is left is looked for later.
@@ -547,21 +561,41 @@ def _bring_up_to_date(engine: Engine, target: Target) -> bool:
     return len(outcomes) > 1 or acknowledged or rewritten
 
 
-def _rebuild_remaining_hours(engine: Engine, subject: Subject, ids: Collection[str]) -> None:
+def _rebuild_remaining_hours(
+    engine: Engine, subject: Subject, ids: Collection[str], matcher: IdMatcher, report: Report
+) -> None:
     """Rebuild the hours that no plan reached, such as those beyond a catch-up threshold, target after target."""
     for target in engine.pipeline.in_order():
         columns = subject.columns_of(target.columns)
         hours = _hours_with(engine.catalog, target, columns, ids) if columns else []
         if not hours:
             continue
+        report(f"rebuilding {len(hours):,} hours of {target.table}")
         engine.rebuild(target, hours, run_id=RUN_ID)
         _bring_targets_up_to_date(engine)
         remaining = _hours_with(engine.catalog, target, columns, ids)
         if remaining and not _has_sent_since(engine, subject, ids):
-            raise ErasureStopped(
-                f"{target.table} still has rows of the {subject.name}, in {len(remaining)} hours.",
-                remedy=f"Look at `lake sessions {target.name}`, and erase again.",
-            )
+            unnamed = _unnamed_columns(engine, matcher)
+            remedy = f"Look at `lake sessions {target.name}`, and erase again."
+            if unnamed:
+                remedy = (
+                    f"The subject does not name {named(unnamed)}, which holds it. Add the column to the subject, or "
+                    "delete or change these rows; then erase again. Of a column with parts, change the rows."
+                )
+            rows = f"rows of the {subject.name}, in {len(remaining)} hours"
+            raise ErasureStopped(f"{target.table} still has {rows}.", remedy=remedy)
+
+
+def _unnamed_columns(engine: Engine, matcher: IdMatcher) -> list[str]:
+    """Return the columns of raw tables, as `table.column`, that hold the ids and are none of the subject's."""
+    found = set[str]()
+    for raw in engine.pipeline.raw:
+        table = iceberg.load(engine.catalog, raw.table)
+        for entry in live_entries(table, table.current_snapshot()):
+            column = search_file(table.io, entry.data_file.file_path, matcher).column
+            if column and column not in matcher.columns:
+                found.add(f"{raw.table}.{column}")
+    return sorted(found)
 
 
 def _hours_with(catalog: Catalog, target: Target, columns: tuple[str, ...], ids: Collection[str]) -> list[int]:

@@ -36,11 +36,12 @@ def oracle(q: PlanningInput) -> Expected:
         least = max(ends, default=None)
     if isinstance(q.mode, Stateless):
         others, reach = stateless(q, changed, held, promised(q, least, held)), START + SPAN
-    elif least is None:
-        return Expected("wait")
     else:
-        others = stateful(q, changed, held, least, promised(q, least, held))
-        reach = max(least, q.committed.last_built or least)
+        hours = [h for h in (least, q.committed.last_built) if h is not None]
+        if not hours:
+            return Expected("wait")
+        reach = max(hours)
+        others = stateful(q, changed, held, reach, promised(q, least, held))
     if others.load in ("append", "overwrite"):
         return others
     pending = others.pending if others.load == "none" else frozenset(changed) | q.committed.pending
@@ -76,10 +77,9 @@ def stateless(q: PlanningInput, changed: set[int], held: set[int], advanced: int
     return Expected("idle")
 
 
-def stateful(q: PlanningInput, changed: set[int], held: set[int], least: int, advanced: int | None) -> Expected:
+def stateful(q: PlanningInput, changed: set[int], held: set[int], reach: int, advanced: int | None) -> Expected:
     assert not isinstance(q.mode, Stateless)
     built, limit = q.committed.last_built, rounded_up(q.mode.catchup_threshold, q.grain)
-    reach = least if built is None else max(least, built)
     own = together(changed | (q.committed.pending - held - q.committed.following), q.grain)
     changed = changed | (q.committed.pending - held)
     wanted = {h for h in changed if h <= reach}

@@ -56,6 +56,19 @@ def test_what_waits_says_for_what() -> None:
     )
     world.through["raw.b"] = None
     assert plan(world.inputs()) == NoSession(
+        "wait",
+        "hours 2026-01-01-05:00..2026-01-01-06:00 wait for"
+        " raw.a, complete through 2026-01-01-03:00, raw.b, complete through nothing yet",
+    )
+    world.land("raw.b", "rewrite", late(2))
+    decision = plan(world.inputs())
+    assert isinstance(decision, SessionPlan), "what was complete once is rebuilt"
+    assert numbers(decision.hour_numbers) == [2, 3]
+    assert (numbers(decision.pending), decision.complete_through) == ([5, 6], None)
+
+    world = World(Stateful(), ["raw.a", "raw.b"])
+    world.through["raw.a"] = START + 3
+    assert plan(world.inputs()) == NoSession(
         "wait", "raw.b: complete-through is not set yet, so no hour is known to be complete"
     )
 
