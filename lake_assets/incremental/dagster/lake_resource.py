@@ -212,6 +212,7 @@ def _load(context: dg.InputContext, pipeline: Pipeline, lake: LakeResource) -> o
             f"The input {context.name!r} is annotated with {wanted}, and {name} cannot be loaded as that.",
             remedy="Annotate it with pandas.DataFrame, pyarrow.Table or pyspark.sql.DataFrame.",
         )
+    iceberg.require_scannable(table, name)
     which = AlwaysTrue() if hours is None else iceberg.within(table, time_column, hours)
     scan = table.scan(which, selected_fields=tuple(columns or "*"))
     arrow = scan.to_arrow().cast(schema_to_pyarrow(scan.projection(), include_field_ids=False))

@@ -51,13 +51,19 @@ from pyiceberg.types import (
     TimestamptzType,
 )
 
-from lake_assets.base.columns import any_of_filters, table_in_sql
+from lake_assets.base.columns import any_of_filters
 from lake_assets.base.id_matcher import id_text
-from lake_assets.errors import ConfigurationError, SourceError, UsageError
+from lake_assets.errors import ConfigurationError, UsageError
 from lake_assets.incremental.declaration import Pipeline, RawTable, Subject
 from lake_assets.incremental.engine import iceberg, publish
 from lake_assets.incremental.engine.columns import at_present, subject_columns
-from lake_assets.incremental.engine.iceberg import entries, files_of, has_equality_deletes, rows_of_files
+from lake_assets.incremental.engine.iceberg import (
+    entries,
+    files_of,
+    has_equality_deletes,
+    require_scannable,
+    rows_of_files,
+)
 from lake_assets.incremental.engine.model import Decision, SessionPlan
 from lake_assets.settings import Settings, settings
 
@@ -521,12 +527,7 @@ def delete_rows(catalog: Catalog, name: str, which: BooleanExpression, *, counte
     """
     parts = [which]
     table = iceberg.load(catalog, name)
-    if has_equality_deletes(table, table.current_snapshot()):
-        raise SourceError(
-            f"Rows of {name} are deleted by their values (equality deletes): pyiceberg reads no such table.",
-            remedy=f"CALL lake.system.rewrite_data_files(table => '{table_in_sql(name)}', options => map("
-            "'rewrite-all', 'true', 'remove-dangling-deletes', 'true')), then run the command again.",
-        )
+    require_scannable(table, name)
     if BATCH in table.schema().column_names and publish.main_id(table) is not None:
         found = table.scan(which, selected_fields=(BATCH,)).to_arrow()[BATCH].unique().to_pylist()
         batches = sorted(batch for batch in found if batch is not None)

@@ -75,6 +75,7 @@ from pyiceberg.types import (
 from pyiceberg.utils.schema_conversion import AvroSchemaConversion
 from tenacity import Retrying, retry_if_exception_type, stop_after_delay, wait_random_exponential
 
+from lake_assets.base.columns import table_in_sql
 from lake_assets.base.described import recognise
 from lake_assets.base.hours import (
     DAY,
@@ -346,6 +347,20 @@ def has_equality_deletes(table: Table, snapshot: Snapshot | None) -> bool:
     """Return whether rows of a snapshot are deleted by their values, as by Flink: pyiceberg (0.12) scans none such."""
     deletes = live_entries(table, snapshot, ManifestContent.DELETES)
     return any(entry.data_file.content is DataFileContent.EQUALITY_DELETES for entry in deletes)
+
+
+def require_scannable(table: Table, name: str) -> None:
+    """Check that pyiceberg can scan the head of main.
+
+    Raises:
+        SourceError: Rows of it are deleted by their values.
+    """
+    if has_equality_deletes(table, table.current_snapshot()):
+        raise SourceError(
+            f"Rows of {name} are deleted by their values (equality deletes): pyiceberg reads no such table.",
+            remedy=f"CALL lake.system.rewrite_data_files(table => '{table_in_sql(name)}', options => map("
+            "'rewrite-all', 'true', 'remove-dangling-deletes', 'true')), then run the command again.",
+        )
 
 
 def files_of(

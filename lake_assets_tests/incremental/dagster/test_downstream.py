@@ -11,11 +11,12 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import DataFrame
 
-from lake_assets import LakeIOManager
+from lake_assets import LakeIOManager, Pipeline, RawTable
 from lake_assets.base.hours import hour_key
 from lake_assets.incremental.dagster.assets import incremental_definitions
 from lake_assets.incremental.dagster.lake_resource import LAKE
 from lake_assets.incremental.engine.engine import Engine
+from lake_assets_tests.doors.hostile.equality_deletes import delete_by_values
 from lake_assets_tests.incremental.clicks import CLICKS, START, at, click_fact, land_clicks, write_clicks
 from lake_assets_tests.incremental.clicks import __name__ as CLICKS_MODULE
 from lake_assets_tests.incremental.committing import commit
@@ -238,14 +239,14 @@ READERS = (frame, of_day, all_rows, all_of_org, last_hour, landed, in_spark, as_
 
 
 class Reading:
-    """Runs of assets of somebody else that take facts as inputs."""
+    """Runs of assets of somebody else that take tables as inputs."""
 
-    def __init__(self, daemon: InProcessDaemon) -> None:
+    def __init__(self, daemon: InProcessDaemon, *assets: dg.AssetsDefinition, pipeline: Pipeline = CLICKS) -> None:
         self.daemon = daemon
         resources: dict[str, Any] = daemon.resources
         self.definitions = dg.Definitions.merge(
-            incremental_definitions(CLICKS, clock=lambda: at(9), end=END),
-            dg.Definitions(assets=READERS, resources=resources),
+            incremental_definitions(pipeline, clock=lambda: at(9), end=END),
+            dg.Definitions(assets=assets or READERS, resources=resources),
         )
 
     def __call__(self, *assets: dg.AssetsDefinition | dg.AssetKey, partitions: Sequence[str] = ()) -> Any:
@@ -296,6 +297,23 @@ def test_an_input_has_the_rows_of_its_partitions(daemon: InProcessDaemon, catalo
     write_clicks(catalog, [23])
     assert len(read(of_day, partitions=["2026-01-01"])) == 4
     assert list(read(last_hour).click_id) == ["c23"]
+
+
+@dg.asset(ins={"rows": dg.AssetIn(["other", "visits"])})
+def visits(rows: pd.DataFrame) -> None:
+    loaded["visits"] = rows
+
+
+def test_an_input_whose_rows_others_delete_by_values_is_refused(daemon: InProcessDaemon, catalog: Catalog) -> None:
+    schema = pa.schema({"visit_id": pa.string(), "at": pa.timestamp("us", "UTC")})
+    catalog.create_namespace("other")
+    table = catalog.create_table("other.visits", schema)
+    table.append(pa.Table.from_pylist([{"visit_id": name, "at": at(1)} for name in ("v1", "v2")], schema=schema))
+    raw = RawTable("other.visits", time_column="at")
+    read = Reading(daemon, visits, pipeline=Pipeline(raw=(raw,), targets=(), start="2026-01-01-00:00"))
+    assert sorted(read(visits).visit_id) == ["v1", "v2"]
+    delete_by_values(catalog.load_table("other.visits"), "visit_id", ["v1"])
+    assert read(visits).startswith("Rows of other.visits are deleted by their values")
 
 
 def test_another_code_location_reads_the_lake_that_it_names(
