@@ -125,7 +125,6 @@ LONGEST = (
     "engagement/model/configuration/test_own_lake.py",
     "landing/test_integrity.py",
     "incremental/test_rebuild.py",
-    "engagement/deduplication/test_repeated.py",
     "landing/loading/test_loader.py",
 )
 """Files whose tests take longest, in their order, which need not be exact."""

@@ -193,7 +193,7 @@ def test_a_correction_whose_session_dies_is_planned_anew_with_what_has_landed_si
         assert isinstance(payments.lake.run("payment_fact"), NoSession)
 
 
-@pytest.mark.journey
+@pytest.mark.faults
 def test_a_fault_in_the_choice_of_versions_is_stopped_by_an_audit(
     payments: Payments, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -29,7 +29,7 @@ def mail(home: Settings, spark: SparkSession, kafka: str) -> Traffic:
     return Traffic(home, spark, kafka)
 
 
-@pytest.mark.journey
+@pytest.mark.faults
 @pytest.mark.timeout(1200)  # it shares one lake among many cases
 def test_an_engagement_that_is_sent_again_is_one_row(mail: Traffic) -> None:
     mail.send(range(12), [b"{"])
@@ -45,7 +45,7 @@ def test_an_engagement_that_is_sent_again_is_one_row(mail: Traffic) -> None:
     assert [stream.repeated for stream in lake_status(mail.tables, mail.servers)] == [5, 0, 0]
 
 
-@pytest.mark.journey
+@pytest.mark.faults
 def test_the_audit_looks_at_the_days_around_the_rows_of_a_batch(mail: Traffic) -> None:
     mail.send([0, 1])
     mail.run()

@@ -22,7 +22,7 @@ AFTER = (START + timedelta(days=2)).isoformat()
 """After all requests."""
 
 
-@pytest.mark.journey
+@pytest.mark.faults
 def test_a_row_that_engaged_after_a_request_stays_and_is_not_what_the_request_waits_for(
     home: Settings, spark: SparkSession, kafka: str
 ) -> None:

@@ -180,7 +180,7 @@ def test_a_lake_is_not_reclaimed_unless_somebody_says_that_nothing_runs(
     assert (done.exit_code, "on any machine?" in done.output) == (1, True)
 
 
-@pytest.mark.journey
+@pytest.mark.faults
 def test_y1_one_org_sends_more_requests_than_spark_hands_to_python_at_once(mail: Traffic, turn: Turn) -> None:
     """Rows go along forty paths of ids, one path after the other. All paths have one id in common, but no end.
 

@@ -238,7 +238,7 @@ def test_a_fault_in_an_append_is_stopped(catalog: Catalog, spark: SparkSession) 
     assert [audit.name for audit in report.audits if not audit.passed] == ["quarantine"]
 
 
-@pytest.mark.journey
+@pytest.mark.faults
 def test_a_fault_in_an_overwrite_is_stopped(catalog: Catalog, spark: SparkSession) -> None:
     lake = Lake(catalog, spark)
     lake.append("raw.cancel_requests", [raw_row("raw.cancel_requests", 10, 5)])
