@@ -31,6 +31,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from functools import cached_property
+from operator import methodcaller
 from types import TracebackType
 from typing import NamedTuple, Self
 
@@ -296,10 +297,15 @@ def _record(message: Message, base: int) -> Record:
     )
 
 
+_headers_of = methodcaller("headers")
+"""Called from C, it raises an error that the client leaves behind. A call of the interpreter that has run often does
+not, and the error comes later, wherever one is looked for."""
+
+
 def _headers(message: Message) -> list[tuple[str, str | bytes | None]]:
     """Return the headers of a message; none if the name of one is no UTF-8, for the client gives none of them then."""
     try:
-        found = message.headers()
+        found = _headers_of(message)
     except SystemError as error:
         if not isinstance(error.__cause__, UnicodeDecodeError):  # such as an interrupt
             raise

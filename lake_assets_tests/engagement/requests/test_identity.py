@@ -20,7 +20,7 @@ MINUTE, HOURS, DAY = timedelta(minutes=1), timedelta(hours=12), timedelta(days=1
 
 def collapse(requests: list[MutationRequest]) -> dict[str, str | None]:
     """Id → where its rows go that engaged before all requests."""
-    return {alias.old_id: alias.new_id for alias in aliases(requests) if alias.after is None}
+    return {alias.old_id: alias.new_id for alias in aliases(requests) if (alias.after, alias.day) == (None, None)}
 
 
 def apply(final: dict[str, str | None], rows: dict[str, str]) -> dict[str, str]:

@@ -196,13 +196,17 @@ def test_offsets_that_kafka_does_not_have_are_told_and_never_skipped(kafka: str)
 def test_a_header_whose_name_is_no_text_stops_nothing(kafka: str) -> None:
     topic = f"signups-{uuid4().hex}"
     KafkaTopic(kafka, topic).create(1)
-    send_with_header(kafka, topic, signup(1), b"\xff\xfe")
     producer = Producer({"bootstrap.servers": kafka})
+    for _ in range(30):  # the interpreter calls what has run often in another way
+        producer.produce(topic, signup(2), headers=[("é", b"\xff")])
+    assert producer.flush(20) == 0
+    send_with_header(kafka, topic, signup(1), b"\xff\xfe")
     producer.produce(topic, signup(2), headers=[("é", b"\xff")])
     assert producer.flush(20) == 0
     with Reader(kafka, {Place(topic, 0): None}) as reader:
-        found = consume(reader)
-    assert [(record.value, record.headers) for record in found] == [(signup(1), ()), (signup(2), (("é", b"\xff"),))]
+        found = [(record.value, record.headers) for record in consume(reader)]
+    named = (signup(2), (("é", b"\xff"),))
+    assert found == [*[named] * 30, (signup(1), ()), named]
 
 
 def send_with_header(servers: str, topic: str, value: bytes, name: bytes) -> None:
