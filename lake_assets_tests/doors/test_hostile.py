@@ -35,7 +35,7 @@ FOUND = [(6, 3)]
 """Seeds and numbers of tables that found a fault: a removed file without bounds made 3,900,000 hours due."""
 
 
-@pytest.mark.journey
+@pytest.mark.faults
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize(("seed", "number"), FOUND)
 def test_tables_that_found_a_fault(tmp_path: Path, spark_server: str, seed: int, number: int) -> None:

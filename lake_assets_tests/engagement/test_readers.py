@@ -26,7 +26,7 @@ Pairs = list[tuple[str, str]]
 
 
 @pytest.mark.timeout(1800)
-@pytest.mark.journey
+@pytest.mark.faults
 def test_readers_see_no_deleted_row_and_a_batch_goes_on_in_another_session(home: Settings, kafka: str) -> None:
     kept = KeptSession(partial(open_spark, home))
     try:

@@ -67,7 +67,7 @@ def expected(found: Settings) -> Truth:
     return truth(messages, EMAIL_EVENT, orgs)
 
 
-@pytest.mark.journey
+@pytest.mark.faults
 @pytest.mark.timeout(600)
 def test_an_engagement_lake_of_an_earlier_version_goes_on(upgraded: Settings, spark: SparkSession) -> None:
     tables = open_tables(upgraded, EMAIL_EVENT)

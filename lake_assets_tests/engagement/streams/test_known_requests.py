@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 CHAIN = ("lead 0", "contact 0", "contact 00")
 
 
-@pytest.mark.journey
+@pytest.mark.faults
 def test_requests_are_stored_once_and_found_by_rows_that_come_later(
     home: Settings, spark: SparkSession, kafka: str
 ) -> None:
@@ -84,9 +84,8 @@ def assert_only_what_is_connected_is_read(mail: Traffic, spark: SparkSession) ->
     assert {(row["old_id"], row["new_id"]) for row in related.collect()} == set(pairwise(CHAIN))
 
 
-@pytest.mark.parametrize(
-    "has_settled", [pytest.param(False, marks=pytest.mark.journey), pytest.param(True, marks=pytest.mark.faults)]
-)
+@pytest.mark.faults
+@pytest.mark.parametrize("has_settled", [False, True])
 def test_a_lake_of_an_earlier_version_goes_on_with_its_open_batch(
     home: Settings, spark: SparkSession, kafka: str, *, has_settled: bool
 ) -> None:

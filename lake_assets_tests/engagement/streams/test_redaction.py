@@ -30,7 +30,7 @@ TWIN = b'{"org_id": "acme", "request_id": "twin", "op": "gdpr", "who_id": "conta
 KEPT = b'{"org_id": "globex", "who_id": "a/b"}'
 
 
-@pytest.mark.journey
+@pytest.mark.faults
 def test_an_erasure_takes_messages_in_any_spelling_and_leaves_that_a_record_is_in_place(
     home: Settings, spark: SparkSession, kafka: str
 ) -> None:

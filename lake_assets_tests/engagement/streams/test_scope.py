@@ -102,7 +102,7 @@ def test_requests_act_on_their_column_and_on_the_day_that_they_name(deals: Deals
         assert reconcile(deals.tables, deals.spark, deals.servers, "mutation", report.batch).balanced
 
 
-@pytest.mark.journey
+@pytest.mark.faults
 @pytest.mark.timeout(900)
 def test_records_have_ids_of_all_columns_and_erasures_follow_persons(deals: Deals) -> None:
     """A deal has the same id as the person who is erased; nothing happens to it."""
@@ -141,7 +141,7 @@ def test_records_have_ids_of_all_columns_and_erasures_follow_persons(deals: Deal
     assert deals.ids()["e15"] == ("other", "won", "u")
 
 
-@pytest.mark.journey
+@pytest.mark.faults
 @pytest.mark.timeout(900)
 def test_a_lake_gets_a_column_of_ids_later(home: Settings, spark: SparkSession, kafka: str) -> None:
     mail = Traffic(home, spark, kafka, name=f"later_{uuid4().hex}")

@@ -57,9 +57,14 @@ def on_servers(home: Settings, kafka: str, s3: str, postgres: PostgresServer, tm
     return MovingLake(settings, kafka, f"t{uuid4().hex}.", storage, Servers(address, names, s3), tmp_path / "backups")
 
 
-@pytest.mark.journey
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize("place", ["on_one_machine", "on_servers"])
+@pytest.mark.parametrize(
+    "place",
+    [
+        pytest.param("on_one_machine", marks=pytest.mark.journey),
+        pytest.param("on_servers", marks=pytest.mark.faults),
+    ],
+)
 def test_a_restored_lake_goes_on(place: str, request: pytest.FixtureRequest) -> None:
     lake: MovingLake = request.getfixturevalue(place)
     landings = list(generate(SIMULATION))

@@ -54,7 +54,7 @@ def commands() -> list[list[str]]:
     return [line.split()[1:] for line in block.splitlines()]
 
 
-@pytest.mark.journey
+@pytest.mark.faults
 @pytest.mark.timeout(1800)
 def test_a_fourth_lake_is_simulated_counted_and_shown_by_its_file_alone(configured: Path) -> None:
     lake = read_lake(configured)
