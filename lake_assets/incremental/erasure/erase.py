@@ -490,8 +490,7 @@ def _delete_raw_rows(engine: Engine, subject: Subject, ids: Collection[str]) -> 
         columns = subject_columns(engine.catalog, raw, subject)
         if not columns:
             continue
-        _rewrite_if_it_has_delete_files(engine, raw.table)
-        table = iceberg.load(engine.catalog, raw.table)
+        table = _without_delete_files(engine, raw.table, iceberg.load(engine.catalog, raw.table))
         rows = delete_rows(engine.catalog, raw.table, holds(table.schema(), columns, ids))
         if rows:
             deleted[raw.table] = rows
@@ -508,21 +507,20 @@ def _delete_rows_that_came(engine: Engine, subject: Subject, ids: Collection[str
     for raw in engine.pipeline.raw:
         columns = subject_columns(engine.catalog, raw, subject)
         if columns:
-            is_rewritten = _rewrite_if_it_has_delete_files(engine, raw.table)
-            table = iceberg.load(engine.catalog, raw.table)
+            before = iceberg.load(engine.catalog, raw.table)
+            table = _without_delete_files(engine, raw.table, before)
             which = And(holds(table.schema(), columns, ids), sent_by(table, raw, now))
             rows = delete_rows(engine.catalog, raw.table, which)
-            is_changed = is_changed or is_rewritten or rows > 0
+            is_changed = is_changed or rows > 0 or publish.main_id(table) != publish.main_id(before)
     return is_changed
 
 
-def _rewrite_if_it_has_delete_files(engine: Engine, name: str) -> bool:
-    """Rewrite a table if delete files hide rows, which are still in its data files; return whether its head moved."""
-    before = iceberg.load(engine.catalog, name)
-    if not head_has_delete_files(before):
-        return False
+def _without_delete_files(engine: Engine, name: str, table: Table) -> Table:
+    """Return a table, rewritten if delete files hide rows of it, which are still in its data files."""
+    if not head_has_delete_files(table):
+        return table
     engine.rewrite_without_delete_files(name)
-    return publish.main_id(iceberg.load(engine.catalog, name)) != publish.main_id(before)
+    return iceberg.load(engine.catalog, name)
 
 
 def _bring_targets_up_to_date(engine: Engine, report: Report = lambda _: None) -> None:
