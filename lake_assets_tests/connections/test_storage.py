@@ -14,11 +14,11 @@ from threading import Thread
 from typing import ClassVar
 
 import pytest
-from pyarrow.fs import LocalFileSystem
 
-from lake_assets.connections.storage import Folder, ObjectStore, Server, storage_at
+from lake_assets.connections.storage import Folder, ObjectStore, storage_at
 from lake_assets.errors import ServiceError
 from lake_assets.settings import Settings
+from lake_assets_tests.object_store import KEY, KEY_ID, made_bucket
 
 
 class Answering(BaseHTTPRequestHandler):
@@ -75,11 +75,13 @@ def test_a_silent_store_is_asked_once_and_again_after_some_seconds(bare_home: Se
             assert not Answering.faults
 
 
-def test_a_full_temporary_folder_is_no_fault_of_the_store(tmp_path: Path) -> None:
-    """A limit on the size of files stands for it; a folder stands for the bucket."""
-    store = ObjectStore("s3://lake", str(tmp_path), Server(LocalFileSystem()), tmp_path)
+def test_a_full_temporary_folder_is_no_fault_of_the_store(bare_home: Settings, s3: str, tmp_path: Path) -> None:
+    """A limit on the size of files stands for it."""
+    url = f"s3://lake/zone?endpoint={s3}&region=us-east-1&access-key-id={KEY_ID}&secret-access-key={KEY}"
+    store = storage_at(bare_home, url, scratch=tmp_path)
+    bucket = made_bucket(s3)
     for name, length in (("small", 1 << 12), ("large", 1 << 20)):
-        (tmp_path / name).write_bytes(bytes(length))
+        bucket.put_object(Bucket="lake", Key=f"zone/{name}", Body=bytes(length))
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 10, before[1]))
     try:
