@@ -251,21 +251,19 @@ class Former:
     may_be_late: bool
 
 
-def former(
-    tables: LakeTables, spark: SparkSession, batch: Batch, requests: DataFrame, orgs: Iterable[str] | None = None
-) -> Former:
+def former(tables: LakeTables, spark: SparkSession, batch: Batch, requests: DataFrame, orgs: Iterable[str]) -> Former:
     """Return what a batch found. It follows from the intent, like all that the batch writes.
 
     Args:
         requests: org_id string, column string, old_id string, new_id string, and `with_record_ids`.
-        orgs: Orgs of the requests; it may contain others. None to find them in the requests.
+        orgs: Orgs of the requests; it may contain others.
     """
     from pyspark.sql import functions as F
 
     from lake_assets.connections.row_checkpoint import checkpoint_and_aggregate, checkpoint_rows
 
     may_be_late = False
-    of_orgs = set(orgs_of(requests) if orgs is None else orgs)
+    of_orgs = set(orgs)
     arrivals = new_rows(tables, spark, batch)
     if arrivals is not None:
         not_as_sent = F.count(F.when(~F.col(IS_AS_SENT), True)).alias("not_as_sent")

@@ -48,8 +48,8 @@ TIME_PARTS = (
 )
 """Parts of a text that `PATTERNS` accepts, in groups: year, month, day, hour, minute, second, microseconds, zone."""
 TIMES = (date(1800, 1, 1), date(2200, 1, 1))
-"""Accepted dates and times: from the first day, inclusive, to the second, exclusive. A cut-off, which is up to
-`TTL_DAYS` before its request, is a time of nanoseconds in 64 bits (1677 to 2262), too."""
+"""Accepted dates and times: from the first day, inclusive, to the second, exclusive. So all are times of nanoseconds in
+64 bits (1677 to 2262), which other readers of the tables have, and so is a cut-off, up to `TTL_DAYS` earlier."""
 
 
 @dataclass(frozen=True)
