@@ -175,13 +175,23 @@ def main() -> None:
     except KeyboardInterrupt:
         sys.exit(INTERRUPTED)
     except Exception as error:  # of any library that a command uses
-        if isinstance(error, SystemError):  # an interrupt or SIGTERM came while C created an object
-            if isinstance(error.__cause__, KeyboardInterrupt):
-                sys.exit(INTERRUPTED)
-            if isinstance(error.__cause__, SystemExit):
-                sys.exit(error.__cause__.code)
+        _end_as_interrupted(error)
         _show(error)
         sys.exit(1)
+
+
+def _end_as_interrupted(error: BaseException | None) -> None:
+    """End as an interrupt or SIGTERM does, if an error came in its place.
+
+    C reports one that came while it created an object as a SystemError. And py4j closes the connections to Java on an
+    interrupt, which the next calls notice, such as those of a `finally`.
+    """
+    while isinstance(error, SystemError) or type(error).__module__.partition(".")[0] == "py4j":
+        error = error and (error.__cause__ or error.__context__)
+    if isinstance(error, KeyboardInterrupt):
+        sys.exit(INTERRUPTED)
+    if isinstance(error, SystemExit):
+        sys.exit(error.code)
 
 
 def _look_before_start() -> None:

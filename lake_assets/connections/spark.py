@@ -425,6 +425,7 @@ def start_in_process(builder: Any, home: Path) -> SparkSession:
     """
     log = home / "logs" / "spark-in-process.log"
     logging.getLogger().addFilter(_is_not_of_py4j)
+    logging.getLogger("py4j").setLevel(logging.CRITICAL)
     try:
         with _stderr_to(log), _interrupts_kept():
             session: SparkSession = builder.getOrCreate()
