@@ -13,11 +13,15 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, date, datetime, timedelta
 from decimal import Context, Decimal
+from functools import partial
 from typing import Any
 from zoneinfo import ZoneInfo
 
-KINDS = ("string", "int", "long", "float", "double", "boolean", "date", "timestamp", "timestamptz", "decimal(p, s)")
-"""The Iceberg types that have a rule."""
+KINDS = (
+    *("string", "int", "long", "float", "double", "boolean", "date", "timestamp", "timestamptz", "decimal(p, s)"),
+    *("list<T>", "map<K, V>", "struct<name: T, ...>"),
+)
+"""The Iceberg types that have a rule. T, K and V are any of them; K is no nested one."""
 
 NO_ZONE = "has no time zone"
 ZONE_REMEDY = "Write times with their zone, such as 2026-01-01T00:05:00Z."
@@ -38,8 +42,40 @@ _NANOSECONDS = {"days": 86_400_000_000_000, "s": 1_000_000_000, "ms": 1_000_000,
 Cast = Callable[[Any], Any]
 """Returns the value that a column stores. Raises `Refused`. It is never called with None, which is null for each type.
 
-It takes what JSON and Parquet have: str, bool, int, Decimal, float, bytes, date and datetime.
+It takes what JSON and Parquet have: str, bool, int, Decimal, float, bytes, date, datetime, list and dict. Of a map it
+returns the pairs of its entries.
 """
+
+_NESTED = re.compile(r"\s*(list|map|struct)\s*<(.*)>\s*", re.DOTALL)
+_FIELD = re.compile(r"\s*(?:\d+\s*:)?\s*([^:,<>()`]*[^:,<>()`\s])\s*:\s*(?:(?:optional|required)\s)?(.*)", re.DOTALL)
+"""A field of a struct. pyiceberg writes its number before it, and whether it is optional."""
+
+
+def parts_of(kind: str) -> tuple[str, Mapping[str, str]] | None:
+    """Return `list`, `map` or `struct`, and the types of its parts; None for another type, or one that is malformed.
+
+    The parts are `element`; `key` and `value`; the fields.
+    """
+    found = _NESTED.fullmatch(kind)
+    if found is None:
+        return None
+    texts = [""]
+    depth = 0
+    for sign in found[2]:
+        depth += (sign in "<(") - (sign in ">)")
+        if sign == "," and not depth:
+            texts.append("")
+        else:
+            texts[-1] += sign
+    if found[1] == "struct":
+        fields = [_FIELD.fullmatch(text) for text in texts]
+        parts = {field[1]: field[2].strip() for field in fields if field}
+    else:
+        names = ("element",) if found[1] == "list" else ("key", "value")
+        parts = dict(zip(names, map(str.strip, texts), strict=False))
+        fields = [*names]
+    is_whole = len(parts) == len(texts) == len(fields) and not depth and all(parts.values())
+    return (found[1], parts) if is_whole else None
 
 
 class Refused(ValueError):
@@ -56,14 +92,18 @@ class Refused(ValueError):
         self.remedy = remedy
 
 
-def cast(kind: str, *, text_only: bool = False, zone: ZoneInfo | None = None) -> Cast | None:
+def cast(kind: str, *, text_only: bool = False, zone: ZoneInfo | None = None, whole: bool = False) -> Cast | None:
     """Return the cast to an Iceberg type; None for a type that has no rule, such as binary.
 
     Args:
         kind: One of `KINDS`.
-        text_only: Each value is a text, as in CSV, also numbers and booleans.
+        text_only: Each value is a text, as in CSV, also numbers and booleans. Nested types have no rule then.
         zone: The zone of times that name none, and of dates, which are their midnight. Without it both are refused.
+        whole: Whether a field that its struct lacks is refused. It is ignored otherwise.
     """
+    nested = parts_of(kind)
+    if nested:
+        return None if text_only else _nested(*nested, partial(cast, zone=zone, whole=whole), whole=whole)
     decimal = _DECIMAL.fullmatch(kind)
     if decimal:
         precision, scale = int(decimal[1]), int(decimal[2])
@@ -157,6 +197,45 @@ def shown(value: object) -> str:
     return text if len(text) <= 60 else f"{text[:60]}…"
 
 
+def _nested(form: str, parts: Mapping[str, str], cast_to: Callable[..., Cast | None], *, whole: bool) -> Cast | None:
+    """Return the cast to a nested type; None if a part has no rule. `cast_to` is `cast`, with its options."""
+    # A key of JSON is a text whatever it means.
+    casts = {name: cast_to(kind, text_only=form == "map" and name == "key") for name, kind in parts.items()}
+    if None in casts.values():
+        return None
+
+    def part(name: str, shown_as: str, value: Any) -> Any:
+        read = casts[name]
+        try:
+            return None if value is None or read is None else read(value)
+        except Refused as refused:
+            raise Refused(f"has {shown_as} {shown(value)}, which {refused.reason}", refused.remedy) from None
+
+    def of_list(value: Any) -> list[Any]:
+        if not isinstance(value, list):
+            raise Refused("is no list", "Write a list, such as [1, 2].")
+        return [part("element", "the element", each) for each in value]
+
+    def of_map(value: Any) -> list[tuple[Any, Any]]:
+        pairs = [*value.items()] if isinstance(value, dict) else value
+        if not isinstance(pairs, list) or not all(isinstance(each, tuple) for each in pairs):
+            raise Refused("is no map", 'Write an object with a field for each key, such as {"a": 1}.')
+        read = [(part("key", "the key", key), part("value", f"at {shown(key)}", each)) for key, each in pairs]
+        if len({key for key, _ in read} - {None}) < len(read):
+            raise Refused("has a key twice, or one that is null", "Rename or remove it.")
+        return read
+
+    def of_struct(value: Any) -> dict[str, Any]:
+        if not isinstance(value, dict):
+            raise Refused("is no struct", f"Write an object with the fields {', '.join(parts)}.")
+        unknown = [name for name in value if name not in parts]
+        if whole and unknown:
+            raise Refused(f"has the field {unknown[0]!r}, which the struct lacks", "Declare it, or leave it out.")
+        return {name: part(name, f"in {name}", value.get(name)) for name in parts}
+
+    return {"list": of_list, "map": of_map, "struct": of_struct}[form]
+
+
 def _string(value: Any) -> str:
     if not isinstance(value, str):
         raise Refused("is no text", "Write it as text, or declare the column with the type of the values.")
@@ -236,8 +315,8 @@ def _boolean(value: Any) -> bool:
     return value
 
 
-def _boolean_of_text(value: str) -> bool:
-    found = {"true": True, "false": False}.get(value.strip(" ").lower())
+def _boolean_of_text(value: Any) -> bool:
+    found = {"true": True, "false": False}.get(str(value).strip(" ").lower())
     if found is None:
         raise Refused("is neither true nor false", "Write true or false.")
     return found
@@ -294,6 +373,8 @@ def _local_time(value: Any) -> datetime:
 
 def _time(value: Any) -> datetime:
     if isinstance(value, datetime):
+        if getattr(value, "nanosecond", 0):  # of a timestamp in a nested column of Parquet
+            raise too_fine()
         return value
     if isinstance(value, int | float | Decimal) and not isinstance(value, bool):
         raise Refused("is a number, and no time", f"Convert it where it is made: its unit is not known. {ZONE_REMEDY}")

@@ -19,7 +19,14 @@ from lake_assets.cli.common import require_begun
 from lake_assets.cli.read_files import Dialect, OpenFile, Wanted, open_file
 from lake_assets.errors import UsageError, suggestion
 from lake_assets.incremental.declaration import Pipeline, RawTable
-from lake_assets.incremental.engine.iceberg import check_columns, complete_through, landed_with, load, retrying
+from lake_assets.incremental.engine.iceberg import (
+    check_columns,
+    complete_through,
+    landed_with,
+    load,
+    retrying,
+    type_text,
+)
 from lake_assets.incremental.engine.planner import MAX_HOURS_BEYOND
 
 if TYPE_CHECKING:
@@ -82,7 +89,7 @@ def land_files(
         _require_not_back(table, before, through)
         require_begun(through, "--through", now=now)
     columns = _columns(raw, found)
-    kinds = {column.name: str(found.schema().find_type(column.name)) for column in columns}
+    kinds = {column.name: type_text(found.schema().find_type(column.name)) for column in columns}
     wanted = Wanted(kinds, columns, dialect or Dialect(), former=raw.renamed_from)
     opened: list[OpenFile] = []
     for file in files:

@@ -441,13 +441,15 @@ def open_file(file: Path, wanted: Wanted) -> OpenFile:
             )
     if first_bytes == b"PAR1" or last == [".parquet"]:
         return _open_parquet(file, wanted)
+    is_json = last in ([".json"], [".jsonl"], [".ndjson"])
     for column, kind in wanted.kinds.items():
-        if cast(kind) is None:
+        if cast(kind, text_only=not is_json) is None:
+            able = "Parquet" if cast(kind) is None else "JSON or Parquet"
             raise UsageError(
-                f"{column} is declared as {kind}, which only a Parquet file can have.",
-                remedy="Write the rows as Parquet, or declare the column as string.",
+                f"{column} is declared as {kind}, which only a file in {able} can have.",
+                remedy=f"Write the rows as {able}, or declare the column as string.",
             )
-    if last and last[0] in (".json", ".jsonl", ".ndjson"):
+    if is_json:
         return OpenFile(f"{file.name}: JSON", partial(_json_batches, file, wanted), wanted.mistakes)
     return _open_csv(file, wanted)
 
@@ -595,7 +597,7 @@ def _parts(rows: Iterable[tuple[int, Cells]]) -> Iterator[list[Cells]]:
 def _json_batches(file: Path, wanted: Wanted) -> Iterator[pa.RecordBatch]:
     import pyarrow as pa
 
-    casts = {name: _required(cast(kind, zone=wanted.dialect.zone)) for name, kind in wanted.kinds.items()}
+    casts = {name: _required(cast(kind, zone=wanted.dialect.zone, whole=True)) for name, kind in wanted.kinds.items()}
     row, seen, names = 0, dict[str, None](), dict.fromkeys(wanted.kinds, "")
     for texts in _json_texts(file):
         columns: dict[str, list[Any]] = {name: [] for name in wanted.kinds}
@@ -693,7 +695,7 @@ def _parquet_batches(file: Path, names: Mapping[str, str], wanted: Wanted) -> It
             where = _Where(file, row, column, wanted.mistakes)
             if nanoseconds and name in int96:
                 _require_microseconds(batch.column(name), nanoseconds.column(name), where)
-            read_value = cast(kind, zone=wanted.dialect.zone)
+            read_value = cast(kind, zone=wanted.dialect.zone, whole=True)
             columns.append(_cast_array(batch.column(name), kind, read_value, field_type, where))
         yield pa.record_batch(columns, schema=pa.schema(map(wanted.schema.field, names)))
         row += batch.num_rows
@@ -756,6 +758,8 @@ def _cast_array(given: pa.Array, kind: str, read: Cast | None, wanted: pa.DataTy
         days = given.cast(pa.date32()).cast(pa.int32())
         show = partial(time_text, unit="days")
         return _cast_values(days, lambda number: read(time_of(number, "days", None).date()), wanted, where, show=show)
+    if pa.types.is_nested(found) and pa.types.is_nested(wanted):
+        return _cast_values(given, read, wanted, where)
     if pa.types.is_nested(found) or pa.types.is_time(found) or pa.types.is_duration(found):
         _refuse_all(where, given, Refused("is no value of the column", f"Write it as {kind}."))
         return pa.nulls(len(given), wanted)
@@ -793,7 +797,7 @@ def _cast_values(
 ) -> pa.Array:
     import pyarrow as pa
 
-    if pa.types.is_floating(given.type):  # a dictionary would take -0.0 for 0.0
+    if pa.types.is_floating(given.type) or pa.types.is_nested(given.type):  # a dictionary would take -0.0 for 0.0
         distinct, indices = given, None
     else:
         encoded = given.dictionary_encode()

@@ -29,7 +29,7 @@ from functools import cached_property
 from typing import Any
 
 from lake_assets.base.hours import is_moment, milliseconds
-from lake_assets.base.values import KINDS, Cast, KeyTwice, Refused, cast, json_object, moment_of
+from lake_assets.base.values import KINDS, Cast, KeyTwice, Refused, cast, json_object, moment_of, parts_of
 from lake_assets.errors import ConfigurationError, UsageError, suggestion
 from lake_assets.incremental.declaration import Pipeline, RawTable, Topic
 from lake_assets.landing.cutover import Policy, effective
@@ -134,7 +134,8 @@ class Feed:
             try:
                 row[column] = None if given is None else read(given)
             except (ValueError, TypeError, ArithmeticError):
-                return f"bad {self.raw.columns[column]} {column}"
+                kind = self.raw.columns[column]
+                return f"bad {(parts_of(kind) or [kind])[0]} {column}"
         for column in (self.distinct_id, self.raw.time_column):
             if row[column] in (None, ""):
                 return f"no {column}"

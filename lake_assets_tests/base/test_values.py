@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lake_assets.base.values import Cast, Refused, cast, time_of
+from lake_assets.base.values import Cast, Refused, cast, parts_of, time_of
 
 NUMBERS = st.from_regex(r"[+-]?[0-9]{1,12}(\.[0-9]{0,6})?([eE][+-]?[0-9]{1,2})?", fullmatch=True)
 OFFSETS = st.integers(-23 * 60 - 59, 23 * 60 + 59).map(lambda minutes: timezone(timedelta(minutes=minutes)))
@@ -82,3 +82,77 @@ def test_a_zone_that_was_named_decides_only_where_its_clocks_do() -> None:
 def test_any_text_has_a_verdict(text: str) -> None:
     for kind in ("int", "double", "boolean", "date", "timestamp", "timestamptz", "decimal(9, 2)"):
         outcome(cast_to(kind, text_only=True), text)
+
+
+PLAIN = st.sampled_from(["string", "int", "decimal(9, 2)", "timestamptz"])
+NAMES = st.from_regex(r"[a-zé][a-z é_-]{0,5}[a-z]", fullmatch=True)
+TYPES = st.recursive(
+    PLAIN.map(lambda kind: (kind, None)),
+    lambda types: st.one_of(
+        types.map(lambda of: ("list", {"element": of})),
+        st.tuples(PLAIN, types).map(lambda of: ("map", {"key": (of[0], None), "value": of[1]})),
+        st.dictionaries(NAMES, types, min_size=1, max_size=4).map(lambda fields: ("struct", fields)),
+    ),
+)
+
+
+def written(kind: Any, blank: str, number: str) -> str:
+    form, parts = kind
+    if parts is None:
+        return str(form)
+    is_struct = form == "struct"
+    texts = [
+        (f"{number}{name}:{blank}" if is_struct else "") + written(part, blank, number) for name, part in parts.items()
+    ]
+    return f"{form}<{f',{blank}'.join(texts)}>"
+
+
+def read_back(text: str) -> Any:
+    found = parts_of(text)
+    return (text, None) if found is None else (found[0], {name: read_back(part) for name, part in found[1].items()})
+
+
+@given(TYPES, st.sampled_from(["", " "]), st.sampled_from(["", "7: "]))
+def test_a_nested_type_is_read_as_it_is_written(kind: Any, blank: str, number: str) -> None:
+    assert read_back(written(kind, blank, number)) == kind
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        *("list<>", "list<int, int>", "list<int", "list<int>>", "map<int>", "map<int, int, int>", "struct<>"),
+        *("struct<a>", "struct<a int>", "struct<a: >", "struct<: int>", "struct<a: int,>", "struct<a: int, a: int>"),
+    ],
+)
+def test_a_malformed_nested_type_is_none(text: str) -> None:
+    assert parts_of(text) is None
+    assert cast(text) is None
+
+
+def test_values_of_nested_types_are_cast_by_their_parts() -> None:
+    kind = "struct<at: timestamptz, of: map<date, list<int>>>"
+    at = datetime(2026, 1, 1, tzinfo=UTC)
+    day = {"2026-01-31": [1, None]}
+    assert cast_to(kind)({"at": "2026-01-01T00:00Z", "of": day, "x": 1}) == {
+        "at": at,
+        "of": [(at.date().replace(day=31), [1, None])],
+    }
+    for value, reason in (
+        (1, "is no struct"),
+        ({"of": []}, None),
+        ({"of": [1]}, "is no map"),
+        ({"of": {"x": []}}, "has in of {'x': []}, which has the key 'x', which is no date"),
+        ({"of": {"2026-01-31": ["1"]}}, "has the element '1', which is no number"),
+        ({"of": {"2026-01-31": [], " 2026-01-31": []}}, "has a key twice"),
+        ({"of": {"2026-01-31": {}}}, "is no list"),
+    ):
+        if reason is None:
+            assert cast_to(kind)(value) == {"at": None, "of": []}
+            continue
+        with pytest.raises(Refused) as refused:
+            cast_to(kind)(value)
+        assert reason in str(refused.value)
+    with pytest.raises(Refused, match="has the field 'x', which the struct lacks"):
+        cast_to(kind, whole=True)({"x": 1})
+    assert cast(kind, text_only=True) is None
+    assert cast("list<binary>") is None

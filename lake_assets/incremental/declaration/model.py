@@ -6,10 +6,11 @@ Each value is checked by itself; none of the checks needs a table.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
 from functools import lru_cache
+from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, cast, get_args
 
@@ -29,11 +30,13 @@ from lake_assets.base.hours import (
     parse_hour,
     uneven_day,
 )
+from lake_assets.base.values import parts_of
 from lake_assets.errors import ConfigurationError, closest
 from lake_assets.settings import SERVED_TABLE
 from lake_assets.settings import TABLE as TABLE
 
 if TYPE_CHECKING:
+    from pyiceberg.types import IcebergType
     from pyspark.sql import DataFrame
 
 IDENTIFIER = re.compile(r"[a-z][a-z0-9_]*")
@@ -107,23 +110,67 @@ def require_topic(value: str) -> None:
         )
 
 
-def require_columns(table: str, columns: Mapping[str, Any]) -> None:
-    """Check the names and Iceberg types of a table's columns. Raises `ConfigurationError`."""
-    from pyiceberg.exceptions import ValidationError
-    from pyiceberg.types import DecimalType, NestedField
+def iceberg_type(kind: str, ids: Iterator[int]) -> IcebergType:
+    """Return the type of a column, as it is declared.
 
-    for column, iceberg_type in columns.items():
+    Args:
+        kind: Such as `long`, `decimal(9, 2)`, `list<string>` or `struct<city: string, tags: map<string, int>>`.
+        ids: The ids of its nested fields.
+
+    Raises:
+        ValueError: It is no Iceberg type.
+    """
+    from pyiceberg.exceptions import ValidationError
+    from pyiceberg.types import DecimalType, ListType, MapType, NestedField, StructType
+
+    nested = parts_of(kind)
+    if nested is None:
+        try:
+            found = NestedField(1, "a", kind, required=False).field_type
+        except ValidationError as error:
+            raise ValueError(kind) from error
+        if isinstance(found, DecimalType) and found.scale > found.precision:
+            raise ValueError(kind)
+        return found
+    form, parts = nested
+    if form == "map" and parts_of(parts["key"]):
+        raise ValueError(kind)
+    if form == "struct" and len({name.casefold() for name in parts}) < len(parts):
+        raise ValueError(kind)
+    fields = [NestedField(next(ids), name, iceberg_type(each, ids), required=False) for name, each in parts.items()]
+    if form == "struct":
+        return StructType(*fields)
+    last = fields[-1]
+    if form == "list":
+        return ListType(last.field_id, last.field_type, element_required=False)
+    return MapType(fields[0].field_id, fields[0].field_type, last.field_id, last.field_type, value_required=False)
+
+
+def require_columns(table: str, columns: Mapping[str, Any], *, nested: bool = False) -> None:
+    """Check the names and Iceberg types of a table's columns. Raises `ConfigurationError`.
+
+    Args:
+        table: The table.
+        columns: Column → type.
+        nested: Whether a type may have parts.
+    """
+    for column, kind in columns.items():
         require_free(str(column), f"A column of {table}")
         require_name(IDENTIFIER, column, f"A column of {table}")
         try:
-            found = NestedField(1, column, iceberg_type, required=False).field_type
-            if isinstance(found, DecimalType) and found.scale > found.precision:
-                raise ValueError(iceberg_type)
-        except (ValueError, ValidationError):
+            is_nested = not iceberg_type(kind, count(1)).is_primitive
+        except (ValueError, TypeError):
+            more = ", list<string>, map<string, int> or struct<city: string, zip: int>" if nested else ""
             raise ConfigurationError(
-                f"{table}.{column} is declared as {iceberg_type!r}, which is no Iceberg type.",
-                remedy="Use a type such as string, int, long, double, boolean, date, timestamptz or decimal(9, 2).",
+                f"{table}.{column} is declared as {kind!r}, which is no Iceberg type.",
+                remedy="Use a type such as string, int, long, double, boolean, date, timestamptz"
+                f"{',' if nested else ' or'} decimal(9, 2){more}.",
             ) from None
+        if is_nested and not nested:
+            raise ConfigurationError(
+                f"{table}.{column} is declared as {kind!r}, which has parts. Columns of targets have none.",
+                remedy="Declare a column for each part, or a string, and write to_json(...) in the query.",
+            )
 
 
 def require_described(table: str, columns: Mapping[str, Any], descriptions: Mapping[str, str]) -> None:
@@ -762,7 +809,7 @@ class RawTable:
                 remedy='Name the column of the rows\' own time: time_column="event_ts".',
             )
         require_column(self.time_column, f"The time column of {self.table}")
-        require_columns(self.table, self.columns)
+        require_columns(self.table, self.columns, nested=True)
         require_renamed(self.table, self.columns, self.renamed_from)
         self._check_landing()
         if not self.exists_already:

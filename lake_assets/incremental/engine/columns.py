@@ -26,11 +26,8 @@ from pyiceberg.table import Table
 from pyiceberg.types import (
     BinaryType,
     DecimalType,
-    DoubleType,
     FixedType,
-    FloatType,
     IcebergType,
-    IntegerType,
     ListType,
     LongType,
     MapType,
@@ -61,7 +58,7 @@ from lake_assets.incremental.declaration import RawTable, Target
 from lake_assets.incremental.declaration.model import LANDING_COLUMNS
 from lake_assets.incremental.declaration.pipeline import check_id_column
 from lake_assets.incremental.engine import iceberg
-from lake_assets.incremental.engine.iceberg import rows_by_hour
+from lake_assets.incremental.engine.iceberg import holds, rows_by_hour, type_text
 from lake_assets.incremental.engine.readable import check_files
 from lake_assets.incremental.engine.user_code import reads
 
@@ -213,7 +210,7 @@ _STOPS_READER: Collection[Kind] = ("missing", "renamed", "narrow", "wide", "type
 
 @dataclass(frozen=True)
 class Difference:
-    """One difference between a table and its declaration, which has no nested columns.
+    """One difference between a table and its declaration. Parts of a nested column are in its type.
 
     Attributes:
         table: The table.
@@ -339,10 +336,7 @@ def _entity(target: Target) -> tuple[str, ...]:
 @lru_cache(maxsize=4096)
 def _fields(*columns: tuple[str, str, str | None]) -> tuple[NestedField, ...]:
     """Every plan compares the columns of a target and of its sources, and to parse types takes most of the time."""
-    return tuple(
-        NestedField(number, name, type_, required=False, doc=doc)
-        for number, (name, type_, doc) in enumerate(columns, start=1)
-    )
+    return iceberg.fields_of(columns)
 
 
 def differences(declared: Declared, schema: Schema) -> tuple[Difference, ...]:
@@ -361,7 +355,7 @@ def differences(declared: Declared, schema: Schema) -> tuple[Difference, ...]:
         result.append(Difference(table, "required", name, "optional", "required", refused, remedy))
 
     for wanted in declared.fields:
-        name, present, as_declared = wanted.name, found.get(wanted.name), str(wanted.field_type)
+        name, present, as_declared = wanted.name, found.get(wanted.name), type_text(wanted.field_type)
         if present is None:
             remedy = ""
             alike = [other.name for other in undeclared if other.field_type == wanted.field_type]
@@ -378,13 +372,15 @@ def differences(declared: Declared, schema: Schema) -> tuple[Difference, ...]:
             add_required(present, name)
         if wanted.doc is not None and wanted.doc != (present.doc or ""):
             result.append(Difference(table, "description", name, wanted.doc, present.doc or ""))
-        as_found = str(present.field_type)
-        if is_widened(present.field_type, wanted.field_type):
+        as_found = type_text(present.field_type)
+        is_held = holds(wanted.field_type, present.field_type)
+        fits = holds(present.field_type, wanted.field_type)
+        if is_held and not fits:
             result.append(Difference(table, "narrow", name, as_declared, as_found))
-        elif present.field_type != wanted.field_type:
+        elif not is_held:
             in_query = ", or cast it in the query; then run `lake check`" if declared.target else ""
             remedy = f"Declare {name} as {as_found}{in_query}."
-            kind: Kind = "wide" if is_widened(wanted.field_type, present.field_type) else "type"
+            kind: Kind = "wide" if fits else "type"
             refused = "Iceberg narrows no type"
             if kind == "type":
                 refused = f"Iceberg does not turn {as_found} into {as_declared}"
@@ -396,7 +392,7 @@ def differences(declared: Declared, schema: Schema) -> tuple[Difference, ...]:
         if each.required:
             add_required(each, each.name)
         remedy = f"To use it, declare it. To remove it, run `lake migrate {table} --drop {each.name} --apply`."
-        result.append(Difference(table, "undeclared", each.name, found=str(each.field_type), remedy=remedy))
+        result.append(Difference(table, "undeclared", each.name, found=type_text(each.field_type), remedy=remedy))
     in_order = [each.name for each in declared.fields if each.name in found]
     as_found_in_order = [names[each.field_id] for each in schema.fields if each.field_id in names]
     if as_found_in_order != in_order:
@@ -420,14 +416,6 @@ def _matches(
             if each.name not in found and len(same) == 1:
                 found[each.name] = left.pop(same[0])
     return found
-
-
-def is_widened(narrow: IcebergType, wide: IcebergType) -> bool:
-    """Return whether Iceberg turns a type into another one by metadata, with all its values."""
-    if isinstance(narrow, DecimalType) and isinstance(wide, DecimalType):
-        return narrow.scale == wide.scale and narrow.precision < wide.precision
-    pair = type(narrow), type(wide)
-    return pair in ((IntegerType, LongType), (FloatType, DoubleType))
 
 
 @dataclass(frozen=True)
@@ -545,7 +533,8 @@ def migrate(
                         update.add_column(column, field.field_type, doc=field.doc or None)
                         added.add(each.column)
                     elif each.kind == "narrow":
-                        update.update_column(column, field_type=wanted[each.column].field_type)
+                        field = wanted[each.column]
+                        update.union_by_name(Schema(NestedField(field.field_id, field.name, field.field_type)))
                     elif each.kind == "required":
                         update.make_column_optional(column)
                     elif each.kind == "description":
@@ -620,7 +609,10 @@ def load_source(catalog: Catalog, pipeline: Pipeline, source: Source, *, reader:
         if each.kind in _STOPS_READER and _is_read(each.column, source, reader):
             found, expected = each.found or None, each.declared
             if each.kind == "renamed":
-                found, expected = None, next(str(one.field_type) for one in declared.fields if one.name == expected)
+                found, expected = (
+                    None,
+                    next(type_text(one.field_type) for one in declared.fields if one.name == expected),
+                )
             raise column_mismatch(source.table, each.column, expected=expected, found=found, remedy=remedy_of(each))
     return table
 

@@ -12,11 +12,11 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from datetime import UTC
 from functools import lru_cache
-from itertools import islice
+from itertools import count, islice
 from math import inf
 from typing import TYPE_CHECKING, Any, Self
 from urllib.parse import urlsplit
@@ -64,11 +64,17 @@ from pyiceberg.table.update import TableUpdate
 from pyiceberg.transforms import DayTransform, HourTransform, IdentityTransform, Transform
 from pyiceberg.types import (
     DateType,
+    DecimalType,
+    DoubleType,
     FloatType,
     IcebergType,
     IntegerType,
+    ListType,
+    LongType,
+    MapType,
     NestedField,
     PrimitiveType,
+    StructType,
     TimestampType,
     TimestamptzType,
 )
@@ -105,6 +111,7 @@ from lake_assets.errors import (
     invalid_complete_through,
     write_audit_publish_disabled,
 )
+from lake_assets.incremental.declaration.model import iceberg_type
 
 if TYPE_CHECKING:
     from lake_assets.incremental.declaration import RawTable, Target
@@ -230,6 +237,24 @@ def _with_exact_times(file_format: FileFormat, **options: Any) -> ds.FileFormat:
 
 
 pyiceberg_arrow._get_file_format = _with_exact_times  # type: ignore[assignment]
+
+
+# pyiceberg reads and writes a null list of structs as an empty one, also when it rewrites a file without erased rows.
+def _with_nulls(project: Callable[..., pa.Array | None]) -> Callable[..., pa.Array | None]:
+    def projected(self: object, kind: IcebergType, array: pa.Array | None, *parts: pa.Array | None) -> pa.Array | None:
+        found = project(self, kind, array, *parts)
+        if found is None or array is None or found.null_count == array.null_count:
+            return found
+        valid = pa.concat_arrays([pa.repeat(True, found.offset), array.is_valid()]).buffers()[1]
+        buffers = [valid, found.buffers()[1]]
+        return pa.Array.from_buffers(found.type, len(found), buffers, offset=found.offset, children=[found.values])
+
+    return projected
+
+
+for _visit in ("list", "map"):
+    _visitor = pyiceberg_arrow.ArrowProjectionVisitor
+    setattr(_visitor, _visit, _with_nulls(getattr(_visitor, _visit)))
 
 FILES_PER_SCAN, ROWS_PER_SCAN = 16, 2_000_000
 """Data files, and about how many rows, that one scan reads: pyiceberg may hold all of them in memory."""
@@ -789,10 +814,7 @@ def create(
         return False
     catalog.create_namespace_if_not_exists(name.rpartition(".")[0])
     docs = descriptions or {}
-    fields = []
-    for field_id, (column, type_) in enumerate(columns.items(), start=1):
-        fields.append(NestedField(field_id, column, type_, required=False, doc=docs.get(column)))
-    schema = Schema(*fields)
+    schema = Schema(*fields_of((column, kind, docs.get(column)) for column, kind in columns.items()))
     parts = []
     for field_id, (column, transform) in enumerate(partitions.items(), start=FIRST_PARTITION_FIELD_ID):
         field_name = column if isinstance(transform, IdentityTransform) else f"{column}_{transform}"
@@ -802,6 +824,43 @@ def create(
     except TableAlreadyExistsError:
         return False
     return True
+
+
+def fields_of(columns: Iterable[tuple[str, str, str | None]]) -> tuple[NestedField, ...]:
+    """Return columns, each a name, an Iceberg type and a description or None, as fields of a schema."""
+    ids = count(1)
+    return tuple(
+        NestedField(next(ids), name, iceberg_type(kind, ids), required=False, doc=doc) for name, kind, doc in columns
+    )
+
+
+def type_text(found: IcebergType) -> str:
+    """Return an Iceberg type as it is declared: without the ids of nested fields."""
+    if isinstance(found, StructType):
+        return f"struct<{', '.join(f'{each.name}: {type_text(each.field_type)}' for each in found.fields)}>"
+    if isinstance(found, ListType):
+        return f"list<{type_text(found.element_type)}>"
+    if isinstance(found, MapType):
+        return f"map<{type_text(found.key_type)}, {type_text(found.value_type)}>"
+    return str(found)
+
+
+def holds(wide: IcebergType, narrow: IcebergType) -> bool:
+    """Return whether Iceberg turns a type into another one by metadata, with all its values, or both are the same.
+
+    A struct, also one in a nested type, may get further fields. The order of fields does not count.
+    """
+    if isinstance(narrow, DecimalType) and isinstance(wide, DecimalType):
+        return narrow.scale == wide.scale and narrow.precision <= wide.precision
+    if isinstance(narrow, StructType) and isinstance(wide, StructType):
+        fields = {each.name: each.field_type for each in wide.fields}
+        return all(each.name in fields and holds(fields[each.name], each.field_type) for each in narrow.fields)
+    if isinstance(narrow, ListType) and isinstance(wide, ListType):
+        return holds(wide.element_type, narrow.element_type)
+    if isinstance(narrow, MapType) and isinstance(wide, MapType):
+        return narrow.key_type == wide.key_type and holds(wide.value_type, narrow.value_type)
+    pair = type(narrow), type(wide)
+    return narrow == wide or pair in ((IntegerType, LongType), (FloatType, DoubleType))
 
 
 def load(catalog: Catalog, name: str) -> Table:
@@ -885,11 +944,11 @@ def check_columns(table: Table, name: str, declared: Mapping[str, str | None]) -
     Raises:
         SourceError: A column is missing or has another type.
     """
-    found = {field.name: str(field.field_type) for field in table.schema().fields}
+    kinds = {field.name: field.field_type for field in table.schema().fields}
     for column, expected in declared.items():
-        actual = found.get(column)
-        # Spaces do not count: `decimal(9, 2)`.
-        if actual is None or (expected and actual.replace(" ", "") != expected.replace(" ", "")):
+        actual = type_text(kinds[column]) if column in kinds else None
+        wanted = iceberg_type(expected, count(1)) if expected else None
+        if actual is None or (wanted and not (holds(wanted, kinds[column]) and holds(kinds[column], wanted))):
             remedy = f"Run `lake migrate {name}` to see how the table becomes as declared, or correct the declaration."
             remedy = remedy if expected else ""
             raise column_mismatch(name, column, expected=expected or "any type", found=actual, remedy=remedy)

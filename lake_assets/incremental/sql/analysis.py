@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from lake_assets.base.columns import table_in_sql
 from lake_assets.base.described import UNRESOLVED_COLUMN, Refusal, explain, find_refusal
 from lake_assets.base.sql_text import column_line, find_mistake, is_true, is_understood
+from lake_assets.base.values import parts_of
 from lake_assets.connections.query_plans import REMEDY, functions_in_sql, order_dependent_in_sql, sums_of_floats
 from lake_assets.errors import ConfigurationError, closest, suggestion
 from lake_assets.incremental.declaration import Broken, Pipeline, Target
@@ -461,14 +462,23 @@ def iceberg_type(spark_type: str) -> str | None:
 
 
 def has_spark_type(iceberg: str) -> bool:
-    """Return whether `spark_schema` knows the Spark type of an Iceberg type: it knows none that has fields."""
+    """Return whether `spark_schema` knows the Spark type of an Iceberg type."""
+    nested = parts_of(iceberg)
+    if nested:
+        return all(map(has_spark_type, nested[1].values()))
     return iceberg in SPARK_TYPES or iceberg.startswith("fixed") or _DECIMAL.fullmatch(iceberg) is not None
 
 
 def spark_schema(columns: Mapping[str, str]) -> str:
     """Return columns with Iceberg types as a schema of Spark: `amount decimal(9, 2), paid_at timestamp`."""
-    parts = []
-    for column, found in columns.items():
-        shown = "binary" if found.startswith("fixed") else SPARK_TYPES.get(found, found)
-        parts.append(f"`{column}` {shown}")
-    return ", ".join(parts)
+    return ", ".join(f"`{column}` {_spark_type(found)}" for column, found in columns.items())
+
+
+def _spark_type(iceberg: str) -> str:
+    nested = parts_of(iceberg)
+    if nested is None:
+        return "binary" if iceberg.startswith("fixed") else SPARK_TYPES.get(iceberg, iceberg)
+    form, parts = nested
+    if form == "struct":
+        return f"struct<{', '.join(f'`{name}`: {_spark_type(kind)}' for name, kind in parts.items())}>"
+    return f"{'array' if form == 'list' else form}<{', '.join(map(_spark_type, parts.values()))}>"
