@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -15,6 +16,7 @@ from lake_assets.incremental.declaration import (
     Stateful,
     Stateless,
     Target,
+    Topic,
     incremental_asset,
 )
 from lake_assets.incremental.engine.audits import accepted_values, not_null, referential, unique_key
@@ -22,6 +24,7 @@ from lake_assets.incremental.engine.audits import accepted_values, not_null, ref
 COLUMNS = {"obs_id": "string", "temp": "double", "place": "string", "seen_at": "timestamptz"}
 OBS = RawTable("raw.obs", COLUMNS, time_column="seen_at")
 READ = Source("raw.obs", time_column="seen_at", key="obs_id")
+NESTED = {**COLUMNS, "who": "struct<id: string>", "tags": "list<string>"}
 START = "2026-01-01-00:00"
 
 
@@ -156,6 +159,27 @@ MISTAKES: dict[str, tuple[Callable[[], object], str, str]] = {
         lambda: piped(declared(sources=[Source("raw.obs", time_column="place", key="obs_id")])),
         "core.weather reads raw.obs by the time column 'place', which is string.",
         "Name a timestamptz column as time_column=, or declare this one as timestamptz.",
+    ),
+    "a key that has parts": (
+        lambda: piped(declared(sources=[replace(READ, key="tags")]), raw=(replace(OBS, columns=NESTED),)),
+        "core.weather reads raw.obs by 'tags', which is list<string>.",
+        "Name a column without parts, such as a string.",
+    ),
+    "a feed by a struct": (
+        lambda: replace(OBS, columns=NESTED, feed=Topic("who")),
+        "The feed of raw.obs has the id column 'who', which is struct<id: string>.",
+        "Name a column without parts, such as a string.",
+    ),
+    "a struct with one name twice": (
+        lambda: replace(OBS, columns={**COLUMNS, "who": "struct<id: string, ID: int>"}),
+        "raw.obs.who is declared as 'struct<id: string, ID: int>', which is no Iceberg type.",
+        "Use a type such as string, int, long, double, boolean, date, timestamptz, decimal(9, 2), list<string>,"
+        " map<string, int> or struct<city: string, zip: int>.",
+    ),
+    "a target's column that has parts": (
+        lambda: declared(columns={**COLUMNS, "place": "list<string>"}),
+        "core.weather.place is declared as 'list<string>', which has parts. Columns of targets have none.",
+        "Declare a column for each part, or a string, and write to_json(...) in the query.",
     ),
     "the misspelled time of a source that is a target": (
         lambda: piped(declared(), named("climate", Source("core.weather", time_column="seen"))),

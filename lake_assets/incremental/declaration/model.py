@@ -885,6 +885,12 @@ class RawTable:
                 f"The feed of {self.table} has the id column {self.feed.id_column!r}, which is not among its columns.",
                 remedy=f"Add it to columns=, or name one of: {', '.join(self.columns)}.",
             )
+        kind = self.columns[self.feed.id_column]
+        if parts_of(kind):
+            raise ConfigurationError(
+                f"The feed of {self.table} has the id column {self.feed.id_column!r}, which is {kind}.",
+                remedy="Name a column without parts, such as a string.",
+            )
 
 
 @dataclass(frozen=True)

@@ -18,6 +18,7 @@ from typing import Any
 
 from lake_assets.base.hours import parse_hour
 from lake_assets.base.sql_text import condition_mistake, tokens, unclosed, unknown_placeholders
+from lake_assets.base.values import parts_of
 from lake_assets.errors import ConfigurationError, ErrorText, InvalidHourKey, UsageError, suggestion
 from lake_assets.incremental.declaration.model import (
     TABLE,
@@ -146,7 +147,7 @@ def _shown(value: Any) -> str:
 
 
 def check_source_columns(target: Target, source: Source, columns: Mapping[str, str]) -> None:
-    """Check that a source has the columns that a target's `Source` names, and that its time is a timestamptz.
+    """Check that a source has the columns that a target's `Source` names, of types that they may have.
 
     Args:
         target: The target.
@@ -154,13 +155,18 @@ def check_source_columns(target: Target, source: Source, columns: Mapping[str, s
         columns: Column → Iceberg type, as the source is declared.
 
     Raises:
-        ConfigurationError: A column is missing, or the time column has another type.
+        ConfigurationError: A column is missing, or has another type.
     """
     for column in (source.time_column, *source.named_columns, source.landed_column):
         if column is not None and column not in columns:
             raise ConfigurationError(
                 f"{target.table} reads {column!r} of {source.table}, which declares no such column.",
                 remedy=suggestion(column, tuple(columns)),
+            )
+        if column is not None and parts_of(columns[column]):
+            raise ConfigurationError(
+                f"{target.table} reads {source.table} by {column!r}, which is {columns[column]}.",
+                remedy="Name a column without parts, such as a string.",
             )
     landed_type = "timestamptz" if source.landed_column is None else columns[source.landed_column]
     if landed_type != "timestamptz":
