@@ -560,7 +560,8 @@ def files_by_hours(
     """
     if hours is not None and not hours:
         return
-    first, last = (-inf, inf) if hours is None else (min(hours), max(hours))
+    ends = (hours[0], hours[-1]) if isinstance(hours, range) else hours  # a range may have millions of hours
+    first, last = (-inf, inf) if ends is None else (min(ends), max(ends))
     wanted = hours if hours is None or isinstance(hours, range) else frozenset(hours)
     for manifest in snapshot.manifests(table.io) if snapshot else []:
         if manifest.content is not ManifestContent.DATA:

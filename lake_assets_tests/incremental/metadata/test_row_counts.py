@@ -65,6 +65,8 @@ def test_manifests_tell_the_rows_of_each_hour_as_of_any_snapshot(catalog: Catalo
     }
     assert rows_in_hours(table, second, fact.time_column, [START, START + 3]) == {START + 3: 1}
     assert rows_in_hours(table, second, fact.time_column, []) == {}
+    any_hours = range(START - 10**11, START + 10**11)  # whoever looks at each of them comes to no end
+    assert rows_by_hour(table, fact.time_column, any_hours) == {START + 1: 3, START + 3: 1, START + 7: 1, START + 50: 1}
 
     daily = PIPELINE.target("account_state_daily")
     iceberg.create_target(catalog, daily)
