@@ -308,13 +308,21 @@ def test_all_published_rows_or_the_newest_complete_day(lake: Lake) -> None:
 
 @pytest.mark.parametrize("store", ["folder", "S3"])
 def test_spark_writes_the_segments_that_this_process_writes(
-    store: str, lake: Lake, tmp_path: Path, spark: SparkSession, request: pytest.FixtureRequest
+    store: str,
+    lake: Lake,
+    tmp_path: Path,
+    spark: SparkSession,
+    request: pytest.FixtureRequest,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """From the number of rows on that a setting says, into a folder and into an object store."""
+    """From the number of rows on that a setting says, into a folder and into an object store. The files of two hours
+    have more rows together than a segment.
+    """
+    monkeypatch.setattr("lake_assets.serving.sources.SEGMENT_ROWS", 25_000)
     if store == "S3":
         on = on_s3(lake.home, request.getfixturevalue("s3"))
         lake.home = on.model_copy(update={"serving_folder": "s3://lake/serving"})
-    for hour, states in enumerate([["Active"] * 150_000, ["Canceled"] * 150_000, ["Active", "Upgraded"]]):
+    for hour, states in enumerate([["Active"] * 15_000, ["Canceled"] * 15_000, ["Active", "Upgraded"]]):
         lake.publish(hour, states, complete=hour)
     iceberg.load(lake.catalog, DIM).delete("account_id = 'a7'")
     write_deltalake(
@@ -322,7 +330,7 @@ def test_spark_writes_the_segments_that_this_process_writes(
     )
     sources = (WholeIceberg("states", DIM, "state_hour"), *metrics_sources({"mail": str(tmp_path / "metrics")}))
     contents, opened = [], list[int]()
-    for spark_rows in (300_003, 300_002):
+    for spark_rows in (30_003, 30_002):
         lake.home = lake.home.model_copy(update={"serving_spark_rows": spark_rows})
         with lake.open() as serving:
 
@@ -331,15 +339,15 @@ def test_spark_writes_the_segments_that_this_process_writes(
                 return spark
 
             found = PushGroup("both", sources).push(serving.writer, lake.catalog, as_of=now(), spark=session)
-            assert [(reading.expected, report.rows) for _, reading, report in found] == [(300_000, 300_000), (2, 2)]
+            assert [(reading.expected, report.rows) for _, reading, report in found] == [(30_000, 30_000), (2, 2)]
             assert not any(serving.files.drafts(report.table) for _, _, report in found)
             contents.append([contents_of(serving, report) for _, _, report in found])
         assert lake.asked("select state, count(*) from states group by 1 order by 2") == [
             ("Upgraded", 1),
-            ("Canceled", 149_999),
-            ("Active", 150_000),
+            ("Canceled", 14_999),
+            ("Active", 15_000),
         ]
-    assert opened == [300_002]
+    assert opened == [30_002]
     assert contents[0] == contents[1]
     assert sorted(len(of_table) for of_table in contents[0]) == [1, 2]
 

@@ -14,6 +14,7 @@ from lake_assets.coordination import ANY, JobCoordinator, zookeeper_client
 from lake_assets.engagement.turn import take_turn
 from lake_assets.errors import BatchFailed, TurnRefused
 from lake_assets_tests.engagement.isolation.poisoned import COMMITS, Poisoned, turn
+from lake_assets_tests.matrices import one_now
 from lake_assets_tests.processes import Child
 
 POISON = (3, 7)
@@ -76,7 +77,7 @@ def test_an_error_of_the_infrastructure_is_no_attempt_and_reaches_the_caller(lak
     assert (opened.batch.batch_id, opened.trouble) == (1, None)
 
 
-@pytest.mark.parametrize("point", ISOLATION_POINTS)
+@pytest.mark.parametrize("point", one_now(ISOLATION_POINTS))
 def test_who_dies_while_a_batch_is_withdrawn_goes_on_later(lake: Poisoned, point: str) -> None:
     argument = json.dumps({"root": lake.root, "end": lake.end, "poison": POISON})
     deaths = 0

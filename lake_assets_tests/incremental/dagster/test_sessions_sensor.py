@@ -28,6 +28,7 @@ from lake_assets_tests.incremental.clicks import CLICKS, START, click_fact, clic
 from lake_assets_tests.incremental.committing import commit
 from lake_assets_tests.incremental.dagster.conftest import Hands
 from lake_assets_tests.incremental.in_process_daemon import InProcessDaemon, in_process_daemon
+from lake_assets_tests.matrices import one_now
 
 if TYPE_CHECKING:
     from dagster._core.definitions.sensor_definition import SensorExecutionData
@@ -133,7 +134,7 @@ class Walk:
         self.clock.now += timedelta(seconds=self.random.choice([5, 40, 90, 700]))
 
 
-@pytest.mark.parametrize("seed", [1, 2])
+@pytest.mark.parametrize("seed", one_now([1, 2]))
 def test_it_does_what_an_evaluation_of_every_target_does(
     daemon: InProcessDaemon, catalog: Catalog, clock: Hands, seed: int
 ) -> None:
