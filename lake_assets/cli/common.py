@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import os
 import shlex
+import signal
 import stat
 import sys
+import threading
 import traceback
 import warnings
 from collections.abc import Iterable, Iterator, Sequence
@@ -154,6 +156,21 @@ def print_problems(found: Sequence[Problem]) -> bool:
     for problem in found:
         typer.echo(f"{problem.level.capitalize()}: {ErrorText(problem.what, problem.remedy)}", err=True)
     return any(problem.level == "error" for problem in found)
+
+
+def end_when_interrupted(told: str, stop: threading.Event | None = None) -> threading.Event:
+    """Let SIGINT and SIGTERM set an event, which is returned, and say so. The second one ends the process at once."""
+    found = stop or threading.Event()
+
+    def end(number: int, _: object) -> None:
+        if found.is_set():
+            os._exit(128 + number)
+        found.set()
+        typer.echo(f"{told} To end at once, interrupt again.", err=True)
+
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, end)
+    return found
 
 
 def past_hour(text: str, where: str) -> int:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import signal
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -17,7 +15,16 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from lake_assets.base.hours import to_the_second
-from lake_assets.cli.common import AsJson, OutputFile, Partitions, Port, Serve, kafka_servers, zookeeper_hosts
+from lake_assets.cli.common import (
+    AsJson,
+    OutputFile,
+    Partitions,
+    Port,
+    Serve,
+    end_when_interrupted,
+    kafka_servers,
+    zookeeper_hosts,
+)
 from lake_assets.cli.render import (
     Column,
     Part,
@@ -553,7 +560,8 @@ def _run_on(lake: str, names: list[StreamName], *, as_json: bool) -> None:
         typer.echo(f"{tables.lake.app_name(name)}: {text}", err=True)
 
     def start() -> None:
-        _set_when_interrupted(stop)  # until now, an interrupt ends the command at once
+        # Until now, an interrupt ends the command at once.
+        end_when_interrupted("Turns that have begun are ended.", stop)
         typer.echo(f"{lake} runs on: {', '.join(names)}.", err=as_json)
 
     run_streams(
@@ -567,19 +575,6 @@ def _run_on(lake: str, names: list[StreamName], *, as_json: bool) -> None:
         on_turn=print_turn,
         on_error=print_error,
     )
-
-
-def _set_when_interrupted(stop: threading.Event) -> None:
-    """Let SIGINT and SIGTERM set an event. The second one ends the process at once."""
-
-    def end(number: int, _: object) -> None:
-        if stop.is_set():
-            os._exit(128 + number)
-        stop.set()
-        typer.echo("Turns that have begun are ended. To end at once, interrupt again.", err=True)
-
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, end)
 
 
 def _run_once(lake: str, names: list[StreamName], *, as_json: bool) -> None:

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import os
-import signal
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime, timedelta
 from functools import partial
@@ -14,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from lake_assets.base.hours import hour_key
-from lake_assets.cli.common import AsJson, OutputFile, Partitions, kafka_servers, print_problems
+from lake_assets.cli.common import AsJson, OutputFile, Partitions, end_when_interrupted, kafka_servers, print_problems
 from lake_assets.cli.render import Column, Part, TableView, counted, progress_bar, render
 from lake_assets.errors import LakeError, UsageError
 from lake_assets.settings import settings
@@ -572,7 +571,7 @@ def run(
             service,
             zones or (),
             on_loaded=_print_loaded,
-            should_stop=_interrupted(),
+            should_stop=end_when_interrupted("What has begun is ended.").is_set,
             send_heartbeats=heartbeats,
             alarm=_print_alarm,
         )
@@ -596,7 +595,7 @@ def tail(zone: Annotated[str, typer.Argument(metavar="ZONE", help="The zone: a o
         _declared_feeds(),
         zone,
         clock=partial(datetime.now, UTC),
-        should_stop=_interrupted(),
+        should_stop=end_when_interrupted("What has begun is ended.").is_set,
         report=typer.echo,
         alarm=_print_alarm,
     )
@@ -611,7 +610,8 @@ def load() -> None:
     from lake_assets.landing.landing_service import load_feeds
 
     service = _open_service_with_feeds()
-    load_feeds(service, on_loaded=_print_loaded, should_stop=_interrupted(), report=typer.echo, alarm=_print_alarm)
+    should_stop = end_when_interrupted("What has begun is ended.").is_set
+    load_feeds(service, on_loaded=_print_loaded, should_stop=should_stop, report=typer.echo, alarm=_print_alarm)
 
 
 @landing.command()
@@ -732,14 +732,6 @@ def searched_folders() -> list[FileSource]:
     from lake_assets.landing.erasure import landed_folders
 
     return list(landed_folders(settings()))
-
-
-def _interrupted() -> Callable[[], bool]:
-    """Return a function that reports whether the process has received SIGINT or SIGTERM since this call."""
-    received: list[int] = []
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, lambda caught, _: received.append(caught))
-    return lambda: bool(received)
 
 
 def _print_loaded(batch: Loaded) -> None:

@@ -6,6 +6,7 @@ import json
 import os
 import re
 import shutil
+import signal
 import sqlite3
 import subprocess
 import sys
@@ -356,14 +357,18 @@ def test_findings_of_one_cause_are_summed_up(shop: Shop) -> None:
     assert f"a  {len(findings)} times: is not where it was written" in done.out
 
 
-@contextmanager
-def landing(shop: Shop) -> Iterator[None]:
+def landing_run(shop: Shop) -> subprocess.Popen[bytes]:
     """Land and load in a process of its own, as `lake up` does."""
     environment = {**os.environ, **shop.lake.environment, "LAKE_HOME": str(shop.lake.home)}
     environment["PYTHONPATH"] = os.pathsep.join([str(shop.lake.folder), environment.get("PYTHONPATH", "")])
     command = [sys.executable, "-m", "lake_assets.cli.main", "landing", "run"]
     with (shop.lake.folder / "run.log").open("w") as log:
-        process = subprocess.Popen(command, env=environment, stdout=log, stderr=log, cwd=shop.lake.folder)
+        return subprocess.Popen(command, env=environment, stdout=log, stderr=log, cwd=shop.lake.folder)
+
+
+@contextmanager
+def landing(shop: Shop) -> Iterator[None]:
+    process = landing_run(shop)
     try:
         yield
         assert process.poll() is None, (shop.lake.folder / "run.log").read_text()
@@ -393,6 +398,21 @@ def sending(shop: Shop, customers: Sequence[str], *, rate: float = 15) -> Iterat
     finally:
         stop.set()
         thread.join()
+
+
+def test_the_second_interrupt_ends_at_once(shop: Shop) -> None:
+    shop.send(["o1"])
+    log = shop.lake.folder / "run.log"
+    process = landing_run(shop)
+    try:
+        wait_until(lambda: "rows of zone" in log.read_text(), 60)
+        process.send_signal(signal.SIGINT)
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(60) == 143
+    finally:
+        process.kill()
+    assert log.read_text().splitlines()[-1] == "What has begun is ended. To end at once, interrupt again."
+    assert shop.orders() == ["o1"]
 
 
 def test_an_erasure_wins_while_data_arrive_and_what_is_sent_later_stays(shop: Shop) -> None:
