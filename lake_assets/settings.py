@@ -392,6 +392,17 @@ class Settings(BaseSettings):
             raise PydanticCustomError("table", "another table of the engine has this name")
         return name
 
+    @field_validator("serving_token", "pinot_authorization")
+    @classmethod
+    def _is_of_a_header(cls, secret: SecretStr | None) -> SecretStr | None:
+        """A file often ends with a line break. An empty token would be one that anybody has."""
+        if secret is None:
+            return None
+        text = secret.get_secret_value().strip()
+        if not re.fullmatch(r"[ -~]+", text):
+            raise PydanticCustomError("header", "it is empty, or has other characters than those of ASCII")
+        return SecretStr(text)
+
     @property
     def ids_of_nobody(self) -> frozenset[str]:
         """Texts, case folded, that are nobody's id."""

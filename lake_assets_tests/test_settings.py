@@ -11,13 +11,14 @@ import subprocess
 import sys
 from typing import TYPE_CHECKING
 
+import pytest
+from pydantic import SecretStr, ValidationError
+
 from lake_assets import settings as module
 from lake_assets.settings import PROJECT, Settings, variable_name
 
 if TYPE_CHECKING:
     from pathlib import Path
-
-    import pytest
 
 INSTALLED = """
 import json
@@ -69,3 +70,10 @@ def test_the_page_lists_every_setting_once_with_its_meaning_and_nothing_else() -
     defaults = {variable: default for variable, _, default in rows}
     assert defaults["LAKE_CATALOG_URI"] == "SQLite in the data directory"
     assert (defaults["LAKE_RUN_DAYS"], defaults["LAKE_ALERT_WEBHOOK"]) == ("`30`", "none")
+
+
+@pytest.mark.parametrize("token", ["", " ", "sésame", "sesame\nX: y"])
+def test_a_token_that_no_header_carries_is_refused(token: str) -> None:
+    with pytest.raises(ValidationError, match="it is empty, or has other characters") as refused:
+        Settings(serving_token=SecretStr(token))
+    assert "sesame" not in str(refused.value)
