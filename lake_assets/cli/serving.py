@@ -126,7 +126,7 @@ def query(
 ) -> None:
     """Run a SELECT on the present snapshot of TABLE."""
     from lake_assets.serving import query
-    from lake_assets.serving.query import tables_of
+    from lake_assets.serving.query_worker import tables_of
 
     if table.lower() not in tables_of(sql):
         raise UsageError(f"The query does not read {table}.", remedy=f'Write it as "select ... from {table}".')

@@ -1,11 +1,11 @@
 """Queries over served tables: one SELECT, by DuckDB on the routed segments, in a process of its own.
 
-DuckDB's own parse tree of the query (`json_serialize_sql`, which accepts only SELECT) is searched for tables and table
-functions; all others are refused before anything is read. A query uses one version of the lineage from start to end,
-under a lease. A file is compared with its registered checksum before this process reads it the first time, and again
-when its inode, its size or its times of change differ. The query's process (`query_worker.py`) can read only the files
-that its lease covers: no other file, no network, no extension, no setting, no variable of Python. The operating system
-limits the process. This side reads the answer within limits of time, rows and memory, and then kills the process.
+The query's process (`query_worker.py`) says which tables the query reads; all but served ones are refused before
+anything is read. A query uses one version of the lineage from start to end, under a lease. A file is compared with its
+registered checksum before this process reads it the first time, and again when its inode, its size or its times of
+change differ. The query's process can read only the files that its lease covers: no other file, no network, no
+extension, no setting, no variable of Python. The operating system limits the process. This side reads the answer within
+limits of time, rows and memory, and then kills the process.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ import os
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import lru_cache
 from itertools import chain
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection
@@ -26,7 +26,6 @@ from pathlib import Path
 from threading import Lock
 from typing import Any
 
-import duckdb
 import pyarrow as pa
 
 from lake_assets.connections.storage import sha256_of
@@ -39,105 +38,10 @@ from lake_assets.errors import (
     query_stopped,
     segment_damaged,
 )
-from lake_assets.serving.query_worker import ERROR, STREAM, Question
+from lake_assets.serving.query_worker import ERROR, REFUSED, STREAM, TO_QUERY, Question
 from lake_assets.serving.registry import MAX_TRIES, Registry, States, is_table
 from lake_assets.serving.store import Lease, Leases, SegmentFiles
 from lake_assets.serving.store import QueryLimits as QueryLimits
-from lake_assets.settings import SERVED_TABLE
-
-ALLOWED_TABLE_FUNCTIONS = frozenset({"range", "generate_series", "unnest"})
-"""They read nothing."""
-
-REFUSED_FUNCTIONS = frozenset({"current_setting", "getvariable"})
-"""They return settings of the server."""
-
-
-def tables_of(sql: str) -> frozenset[str]:
-    """Return the tables that a query names, in lower case, whether or not they are served.
-
-    Raises:
-        ServingError: The query is not allowed, or cannot be parsed.
-    """
-    nodes = list(_nodes(_parsed(sql)))
-    with_tables = [entry for node in nodes for entry in (node.get("cte_map") or {}).get("map", [])]
-    common = {entry["key"].lower() for entry in with_tables}
-    hidden = common & _system_views()
-    if hidden:
-        raise _refused(f"{min(hidden)} is a name of DuckDB's own")
-    for node in nodes:
-        _check_function(node)
-    paths = {_table_path(node) for node in nodes if node.get("type") == "BASE_TABLE"}
-    return frozenset(".".join(path) for path in paths if len(path) > 1 or path[0] not in common)
-
-
-def _parsed(sql: str) -> dict[str, Any]:
-    try:
-        sql.encode()
-    except UnicodeEncodeError as error:
-        raise _refused(f"its character {error.start + 1} is half of a pair (U+{ord(sql[error.start]):04X})") from None
-    with _parser().cursor() as connection:
-        found = connection.execute("select json_serialize_sql(?::varchar)", [sql]).fetchone()
-    try:
-        record: dict[str, Any] = json.loads(found[0]) if found else {}
-    except RecursionError:
-        raise _refused("it is nested too deeply") from None
-    if record.get("error"):
-        is_other_statement = record["error_type"] == "not implemented"
-        raise _refused("it is not a SELECT" if is_other_statement else str(record["error_message"]))
-    if len(record.get("statements", [])) != 1:
-        raise _refused("it is not one statement")
-    return record
-
-
-def _nodes(value: Any) -> Iterator[dict[str, Any]]:
-    """Yield every object of a tree, in any order."""
-    waiting = [value]
-    while waiting:
-        found = waiting.pop()
-        if isinstance(found, dict):
-            yield found
-            waiting.extend(found.values())
-        elif isinstance(found, list):
-            waiting.extend(found)
-
-
-def _table_path(node: dict[str, Any]) -> tuple[str, ...]:
-    """The name of a table, such as orders or sales.orders, in lower case."""
-    path = tuple(str(part).lower() for part in node["qualified_name"]["path"])
-    if not SERVED_TABLE.fullmatch(".".join(path)):
-        raise _refused(f"{'.'.join(path)} is not a served table")
-    return path
-
-
-def _check_function(node: dict[str, Any]) -> None:
-    name = str(node.get("function_name", "")).lower()
-    if name in REFUSED_FUNCTIONS:
-        raise _refused(f"the function {name} is not allowed")
-    if node.get("type") == "TABLE_FUNCTION":
-        called = str(node["function"]["function_name"])
-        if called not in ALLOWED_TABLE_FUNCTIONS:
-            raise _refused(f"the table function {called} is not allowed")
-    if node.get("type") == "SHOW_REF" and node.get("query") is None:
-        raise _refused("it selects something else than rows of served tables")
-
-
-@lru_cache(maxsize=1)
-def _parser() -> duckdb.DuckDBPyConnection:
-    """One per process: creating one takes longer than parsing a query."""
-    return duckdb.connect()
-
-
-@lru_cache(maxsize=1)
-def _system_views() -> frozenset[str]:
-    """DuckDB's own views, which a query could read under a plain name if a common table expression hid the name."""
-    with _parser().cursor() as connection:
-        found = connection.execute("select view_name from duckdb_views() where internal").fetchall()
-    return frozenset(row[0] for row in found)
-
-
-def _refused(why: str) -> ServingError:
-    return query_refused(f"The query is refused: {why}.", remedy="Write one SELECT over served tables.")
-
 
 Identity = tuple[int, int, int, int, int]
 Identities = dict[str, Identity | None]
@@ -399,37 +303,49 @@ def query(broker: Broker, sql: str, limits: QueryLimits) -> Result:
         SegmentDamaged: A file is gone, or is not what was pushed.
         ServingError: There is no such table, or readers see nothing of it.
     """
-    tables = broker.named(tables_of(sql))
-    with broker.pin(*tables, seconds=limits.seconds) as pinned:
-        try:
-            checked = broker.checked(pinned)
-            with WORKERS.one() as worker:
-                result = _result(worker, sql, limits, checked)
-        except TimeoutError:
-            raise query_stopped(
-                f"The query took longer than {limits.seconds:g} s.", remedy="Read less, or raise LAKE_QUERY_SECONDS."
-            ) from None
-        except MemoryError:
-            raise _too_large(limits) from None
-        except (EOFError, ConnectionError) as error:
-            raise query_stopped(
-                f"The query's process died: it needed more than {limits.memory_mb} MB, or it was killed.",
-                remedy="Run the query again; read less, or raise LAKE_QUERY_MB.",
-            ) from error
-        pinned.lease.confirm()
-        return result
+    ends = time.monotonic() + limits.seconds
+    try:
+        with WORKERS.one() as worker:
+            tables = broker.named(_tables(worker, sql, limits))
+            with broker.pin(*tables, seconds=ends - time.monotonic()) as pinned:
+                result = _result(worker, limits, broker.checked(pinned))
+                pinned.lease.confirm()
+                return result
+    except TimeoutError:
+        raise query_stopped(
+            f"The query took longer than {limits.seconds:g} s.", remedy="Read less, or raise LAKE_QUERY_SECONDS."
+        ) from None
+    except MemoryError:
+        raise _too_large(limits) from None
+    except (EOFError, ConnectionError) as error:
+        raise query_stopped(
+            f"The query's process died: it needed more than {limits.memory_mb} MB, or it was killed.",
+            remedy="Run the query again; read less, or raise LAKE_QUERY_MB.",
+        ) from error
 
 
-def _result(worker: Connection, sql: str, limits: QueryLimits, pinned: Pinned) -> Result:
-    """Read rows up to the limit. The worker sends batches without being asked, so it computes some more of them."""
+def _tables(worker: Connection, sql: str, limits: QueryLimits) -> list[str]:
+    """Ask the question; return the tables of the query, as `tables_of` has them."""
     question = Question(
         sql=sql,
-        files=pinned.paths(),
         threads=limits.threads,
         memory_mb=limits.memory_mb,
         cpu_seconds=limits.threads * limits.seconds + 1,
     )
     worker.send_bytes(json.dumps(question).encode())
+    kind, content = _message(worker, limits, limits.seconds)
+    said = bytes(content).decode()
+    if kind == REFUSED:
+        raise query_refused(said, remedy=TO_QUERY)
+    if kind == ERROR:
+        raise _meaning(said, limits)
+    tables: list[str] = json.loads(said)
+    return tables
+
+
+def _result(worker: Connection, limits: QueryLimits, pinned: Pinned) -> Result:
+    """Read rows up to the limit. The worker sends batches without being asked, so it computes some more of them."""
+    worker.send_bytes(json.dumps(pinned.paths()).encode())
     streams = _streams(worker, limits, pinned)
     schema = next(streams).schema
     rows: list[tuple[Any, ...]] = []
@@ -453,27 +369,33 @@ def _result(worker: Connection, sql: str, limits: QueryLimits, pinned: Pinned) -
 
 
 def _streams(worker: Connection, limits: QueryLimits, pinned: Pinned) -> Iterator[pa.RecordBatchStreamReader]:
-    """The first stream has only the columns, each further one a batch. An error of the worker is raised.
-
-    Raises:
-        TimeoutError: A message did not arrive in time.
-        MemoryError: A message has more bytes than the query may take; none of them was read.
-    """
+    """The first stream has only the columns, each further one a batch. An error of the worker is raised."""
     while True:
-        if not worker.poll(max(0.0, pinned.lease.seconds_left)):
-            raise TimeoutError
-        try:
-            said = memoryview(worker.recv_bytes(limits.memory_mb * MB))
-        except ConnectionError:
-            raise
-        except OSError as error:  # of a length that is not allowed
-            raise MemoryError from error
-        kind, content = bytes(said[:1]), said[1:]
+        kind, content = _message(worker, limits, pinned.lease.seconds_left)
         if kind == ERROR:
-            raise _meaning(bytes(content).decode(), limits, pinned)
+            pinned.lease.confirm()  # without the lease, files may be gone
+            raise _meaning(bytes(content).decode(), limits, *chain.from_iterable(pinned.paths().values()))
         if kind != STREAM:
             return
         yield pa.ipc.open_stream(content)
+
+
+def _message(worker: Connection, limits: QueryLimits, seconds: float) -> tuple[bytes, memoryview]:
+    """Return the kind of the worker's next message, and its content.
+
+    Raises:
+        TimeoutError: It did not arrive within the seconds.
+        MemoryError: It has more bytes than the query may take; none of them was read.
+    """
+    if not worker.poll(max(0.0, seconds)):
+        raise TimeoutError
+    try:
+        said = memoryview(worker.recv_bytes(limits.memory_mb * MB))
+    except ConnectionError:
+        raise
+    except OSError as error:  # of a length that is not allowed
+        raise MemoryError from error
+    return bytes(said[:1]), said[1:]
 
 
 def _python_bytes(array: pa.Array) -> int:
@@ -483,6 +405,8 @@ def _python_bytes(array: pa.Array) -> int:
     longest = 0
     if pa.types.is_union(kind):
         parts = [array.field(number) for number in range(kind.num_fields)]
+    elif pa.types.is_map(kind):
+        parts = [array.keys, array.items]
     elif pa.types.is_nested(kind):
         parts = array.flatten() if pa.types.is_struct(kind) else [array.flatten()]
     elif pa.types.is_dictionary(kind):  # an enum: each value becomes a string of its own
@@ -502,26 +426,19 @@ def _converted(batch: pa.RecordBatch) -> list[tuple[Any, ...]]:
         ) from error
 
 
-def _meaning(said: str, limits: QueryLimits, pinned: Pinned) -> ServingError:
-    """Classify an error of DuckDB by its first words."""
+def _meaning(said: str, limits: QueryLimits, *files: str) -> ServingError:
+    """Classify an error of DuckDB by its first words. files: paths that it has read."""
     kind = said.split(":")[0]
-    pinned.lease.confirm()  # without the lease, files may be gone
     if kind == "Out of Memory Error":
         return _too_large(limits)
-    if kind in ("IO Error", "Permission Error", "INTERNAL Error") or _is_of_a_file(said, pinned):
+    # Errors of the Parquet reader do not start with the usual `... Error:`.
+    of_a_file = not kind.endswith(" Error") or any(path in said for path in files)
+    if kind in ("IO Error", "Permission Error", "INTERNAL Error") or of_a_file:
         return query_stopped(  # without DuckDB's message, which contains paths
             "Segments cannot be read: their files are gone, or damaged.",
             remedy="Run the query again. If it fails again, push again.",
         )
     return query_refused(f"DuckDB could not run the query: {said.splitlines()[0]}", remedy="Correct the query.")
-
-
-def _is_of_a_file(said: str, pinned: Pinned) -> bool:
-    """Whether DuckDB names a segment's file. Errors of its Parquet reader do not start with the usual `... Error:`."""
-    if not said.split(":")[0].endswith(" Error"):
-        return True
-    paths = chain.from_iterable(pinned.paths().values())
-    return any(path in said for path in paths)
 
 
 def _too_large(limits: QueryLimits) -> ServingError:

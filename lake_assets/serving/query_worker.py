@@ -6,8 +6,9 @@ socket: the worker's socket, and the read end of a pipe. When the other end of t
 worker; when its own socket is closed, it kills all and ends. The kernel closes both when the server dies, so no
 worker outlives it. A fork takes a third of the processor time of a new database.
 
-A worker reads JSON, its `Question`. Each message of its answer begins with its kind, a byte. The first `STREAM` is an
-Arrow IPC stream without rows, each further one has one batch.
+A worker reads JSON, its `Question`. Each message of its answer begins with its kind, a byte. The first one is `TABLES`,
+those of the query as JSON, or `REFUSED`. Then it reads the paths of each table's segments, as JSON. The first `STREAM`
+is an Arrow IPC stream without rows, each further one has one batch.
 
 DuckDB's `memory_limit` covers what its buffer manager allocates. Lists and strings are allocated elsewhere:
 `unnest(range(2000000000))` takes 20 GB with any `memory_limit`. So the process is limited, too: RLIMIT_DATA and
@@ -31,13 +32,15 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import NoReturn, TypedDict
+from typing import Any, NoReturn, TypedDict
 
 import duckdb
 import pyarrow as pa
 
+from lake_assets.errors import ServingError, query_refused
+
 BATCH_ROWS = 256
-STREAM, END, ERROR = b"S", b"E", b"X"
+TABLES, REFUSED, STREAM, END, ERROR = b"T", b"R", b"S", b"E", b"X"
 
 ROOM = 2
 """How many times the query's memory limit: once for DuckDB's buffer manager, once for other allocations."""
@@ -59,11 +62,99 @@ CLOSED: dict[str, str | bool | int | float | list[str]] = {
 """Configuration of a database that starts no thread, so that its process can be forked."""
 
 
+ALLOWED_TABLE_FUNCTIONS = frozenset({"range", "generate_series", "unnest"})
+"""They read nothing."""
+
+REFUSED_FUNCTIONS = frozenset({"current_setting", "getvariable"})
+"""They return settings of the server."""
+
+TO_QUERY = "Write one SELECT over served tables."
+
+
+def tables_of(sql: str, database: duckdb.DuckDBPyConnection | None = None) -> frozenset[str]:
+    """Return the tables that a query names, in lower case, whether or not they are served.
+
+    The tree of a short query may be too large for any machine: DuckDB repeats what `case` compares for each `when`.
+
+    Args:
+        sql: The query.
+        database: Parses it. Its process has to be limited, unless the query is its user's own.
+
+    Raises:
+        ServingError: The query is not allowed, or cannot be parsed.
+    """
+    database = database or connect()
+    nodes = list(_nodes(_parsed(sql, database)))
+    with_tables = [entry for node in nodes for entry in (node.get("cte_map") or {}).get("map", [])]
+    common = {entry["key"].lower() for entry in with_tables}
+    hidden = common and common & _system_views(database)
+    if hidden:
+        raise _refused(f"{min(hidden)} is a name of DuckDB's own")
+    for node in nodes:
+        _check_function(node)
+    tables = [node["qualified_name"]["path"] for node in nodes if node.get("type") == "BASE_TABLE"]
+    paths = [[str(part).lower() for part in path] for path in tables]
+    return frozenset(".".join(path) for path in paths if len(path) > 1 or path[0] not in common)
+
+
+def _parsed(sql: str, database: duckdb.DuckDBPyConnection) -> dict[str, Any]:
+    try:
+        sql.encode()
+    except UnicodeEncodeError as error:
+        raise _refused(f"its character {error.start + 1} is half of a pair (U+{ord(sql[error.start]):04X})") from None
+    ((found,),) = database.execute("select json_serialize_sql(?::varchar)", [sql]).fetchall()
+    try:
+        record: dict[str, Any] = json.loads(found)
+    except RecursionError:
+        raise _refused("it is nested too deeply") from None
+    if record.get("error"):
+        kind = record["error_type"]
+        if kind == "out of memory":
+            raise MemoryError
+        raise _refused("it is not a SELECT" if kind == "not implemented" else str(record["error_message"]))
+    if len(record.get("statements", [])) != 1:
+        raise _refused("it is not one statement")
+    return record
+
+
+def _nodes(value: Any) -> Iterator[dict[str, Any]]:
+    """Yield every object of a tree, in any order."""
+    waiting = [value]
+    while waiting:
+        found = waiting.pop()
+        if isinstance(found, dict):
+            yield found
+            waiting.extend(found.values())
+        elif isinstance(found, list):
+            waiting.extend(found)
+
+
+def _check_function(node: dict[str, Any]) -> None:
+    name = str(node.get("function_name", "")).lower()
+    if name in REFUSED_FUNCTIONS:
+        raise _refused(f"the function {name} is not allowed")
+    if node.get("type") == "TABLE_FUNCTION":
+        called = str(node["function"]["function_name"])
+        if called not in ALLOWED_TABLE_FUNCTIONS:
+            raise _refused(f"the table function {called} is not allowed")
+    if node.get("type") == "SHOW_REF" and node.get("query") is None:
+        raise _refused("it selects something else than rows of served tables")
+
+
+def _system_views(database: duckdb.DuckDBPyConnection) -> set[str]:
+    """DuckDB's own views, which a query could read under a plain name if a common table expression hid the name."""
+    found = database.execute("select view_name from duckdb_views() where internal").fetchall()
+    return {row[0] for row in found}
+
+
+def _refused(why: str) -> ServingError:
+    return query_refused(f"The query is refused: {why}.", remedy=TO_QUERY)
+
+
 class Question(TypedDict):
-    """A query. files: paths of each table's segments. cpu_seconds: of all threads together."""
+    """A query. cpu_seconds: of all threads together."""
 
     sql: str
-    files: Mapping[str, Sequence[str]]
     threads: int
     memory_mb: int
     cpu_seconds: float
@@ -127,7 +218,9 @@ def restrict(database: duckdb.DuckDBPyConnection, files: Mapping[str, Sequence[s
 
 def _warm_up(database: duckdb.DuckDBPyConnection) -> None:
     """Run a query, so that what is loaded at the first query is loaded before the forks."""
-    for _ in _streams(database, "select range, count(*) from range(2) group by all"):
+    sql = "select range, count(*) from range(2) group by all"
+    tables_of(sql, database)
+    for _ in _streams(database, sql):
         pass
 
 
@@ -163,15 +256,17 @@ def _forked(database: duckdb.DuckDBPyConnection, question: int) -> int:
 def _answer(database: duckdb.DuckDBPyConnection, server: Connection) -> None:
     try:
         question: Question = json.loads(server.recv_bytes())
-    except EOFError:
-        return
-    try:
         database.execute("set threads = ?", [question["threads"]])  # before the limits: they count stacks, too
         _limit_process(question)
-        restrict(database, question["files"], memory_mb=question["memory_mb"])
+        server.send_bytes(TABLES + json.dumps(sorted(tables_of(question["sql"], database))).encode())
+        restrict(database, json.loads(server.recv_bytes()), memory_mb=question["memory_mb"])
         for stream in _streams(database, question["sql"]):
             server.send_bytes(STREAM + stream)
         server.send_bytes(END)
+    except EOFError:  # nobody asks, or no table of the query is served
+        return
+    except ServingError as error:
+        server.send_bytes(REFUSED + error.problem.encode())
     except MemoryError as error:
         server.send_bytes(ERROR + f"Out of Memory Error: {error}".encode(errors="replace"))
     except (duckdb.Error, OSError, pa.ArrowException) as error:  # of a later batch: pyarrow's, with DuckDB's words

@@ -19,8 +19,8 @@ from pydantic import SecretStr
 
 from lake_assets.errors import SegmentDamaged, ServingError
 from lake_assets.serving.http import endpoint
-from lake_assets.serving.query import Broker, QueryLimits, query, tables_of
-from lake_assets.serving.query_worker import connect, restrict
+from lake_assets.serving.query import Broker, QueryLimits, query
+from lake_assets.serving.query_worker import connect, restrict, tables_of
 from lake_assets.serving.registry import SEGMENTS, encode_segment
 from lake_assets.serving.served_tables import Serving, open_serving
 from lake_assets.settings import Settings
@@ -44,6 +44,12 @@ def test_rows_come_with_their_types_and_the_version_that_they_are_of(members: Wo
     assert found.types == ("string", "decimal128(3, 2)", "timestamp[us, tz=UTC]")
     assert found.rows == [("c", None, NOON), ("b", Decimal("2.50"), NOON), ("a", Decimal("1.50"), NOON)]
     assert found.versions == {members.table: members.registry.read(members.table)[members.table].version}
+
+
+def test_values_of_any_type_are_answered(members: World) -> None:
+    sql = f"select map([name], [[price]]) as found, [name], {{'a': 1}} from {members.table} where name = 'a'"
+    (row,) = query(members.broker, sql, QueryLimits()).rows
+    assert row == ([("a", [Decimal("1.50")])], ["a"], {"a": 1})
 
 
 @pytest.mark.parametrize(

@@ -37,6 +37,8 @@ ATTACKS = [
     "select length(regexp_replace(repeat('a', 20000000), 'a', 'bbbbbbbbbb', 'g'))",
     "select string_agg(range::varchar) from range(50000000)",
     "select list_transform(range(1000000), lambda x: {'a': x > 0})",  # small in Arrow, 200 MB in Python
+    "select " + "case " * 30 + "1" + " when 1 then 1 when 2 then 2 end" * 30,  # 2^30 nodes, once it is parsed
+    "select " + ", ".join(["(select 1 group by cube(" + ", ".join("abcdefghijklmno") + "))"] * 20),
 ]
 ENDLESS = "select sum(a.range * b.range) from range(10000000) a, range(100000) b"
 TABLE_ROWS = "select count(*) from {}"
