@@ -588,9 +588,9 @@ class Writer(Store):
 
         Raises:
             UsageError: The file is not Parquet, or has no column.
-            ServingError: No entry in progress names the segment, or it is stored already.
-            ServingError: It has other columns than readers see, and `new_schema` is not set; or the table would exceed
-                its quota.
+            ServingError: No entry in progress names the segment, or it is stored already, or being uploaded.
+            ServingError: It has other columns than readers see, and `new_schema` is not set; or than another segment of
+                its entry; or the table would exceed its quota.
         """
         try:
             metadata = pq.read_metadata(file)
@@ -600,32 +600,38 @@ class Writer(Store):
                 remedy="Upload a Parquet file. Archives of segments that Pinot built belong into a cluster of Pinot.",
             ) from error
         _require_columns(metadata.num_columns)
-        state = self.registry.read(table)[table]
-        naming = [entry for entry in state.lineage.in_state(State.IN_PROGRESS) if segment in entry.segments_to]
-        if segment in state.segments:
-            raise target_taken(table, [segment], "a segment with this name is stored")
-        if not naming:
-            raise replace_refused(  # it would be routed at once
-                f"No replacement in progress of {table} names {segment}, so it cannot be uploaded.",
-                remedy=f"Call startReplaceSegments of {table} first, with it among segmentsTo.",
-            )
-        if not new_schema:
-            self.check_columns(table, state.routed, columns_of(file))
-        most = quota or self.policy.quota_bytes
-        size = file.stat().st_size
-        stored = sum(self.files.stored(table).values())
-        if most is not None and stored + size > most:
-            raise quota_exceeded(table, stored=stored, new=size, quota=most)
-        entry = naming[-1]
-        info = SegmentInfo(segment, metadata.num_rows, size, sha256_of(file), as_of=entry.timestamp, entry_id=entry.id)
-        self.files.upload(table, segment, file)
-        self.files.verify(table, info)
-        try:
-            self.registry.register(table, entry.id, [info])
-        except EntryEnded:
-            # The entry may also be completed: by a client that has uploaded and registered the segment once more.
-            self.files.remove(table, missing([segment], self.registry.read(table)[table].segments))
-            raise
+        columns = columns_of(file)
+        with self.registry.uploading(table, segment):
+            state = self.registry.read(table)[table]
+            naming = [entry for entry in state.lineage.in_state(State.IN_PROGRESS) if segment in entry.segments_to]
+            if segment in state.segments:
+                raise target_taken(table, [segment], "a segment with this name is stored")
+            if not naming:
+                raise replace_refused(  # it would be routed at once
+                    f"No replacement in progress of {table} names {segment}, so it cannot be uploaded.",
+                    remedy=f"Call startReplaceSegments of {table} first, with it among segmentsTo.",
+                )
+            if not new_schema:
+                self.check_columns(table, state.routed, columns)
+            most = quota or self.policy.quota_bytes
+            size = file.stat().st_size
+            stored = sum(self.files.stored(table).values())
+            if most is not None and stored + size > most:
+                raise quota_exceeded(table, stored=stored, new=size, quota=most)
+            entry = naming[-1]
+
+            def check(state: TableState) -> None:
+                self.check_columns(table, state.segments & set(entry.segments_to), columns, together=True)
+
+            checksum, as_of = sha256_of(file), entry.timestamp
+            info = SegmentInfo(segment, metadata.num_rows, size, checksum, as_of=as_of, entry_id=entry.id)
+            self.files.upload(table, segment, file)
+            try:
+                self.files.verify(table, info)
+                self.registry.register(table, entry.id, [info], check=check)
+            except ServingError:
+                self.files.remove(table, missing([segment], self.registry.read(table)[table].segments))
+                raise
 
     def end_replace(self, table: str, entry_id: str) -> None:
         """Complete a replacement: see `lineage.end_replace`. Its files must be there."""

@@ -2,6 +2,7 @@
 
     <cluster>/PROPERTYSTORE/SEGMENT_LINEAGE/<table>      the lineage, changed by compare-and-set on the node's version
     <cluster>/PROPERTYSTORE/SEGMENTS/<table>/<segment>   a segment that was uploaded and verified
+    <cluster>/serving/uploads/<table>/<segment>          while a client uploads it; ephemeral
     <cluster>/serving/failed/<table>                     what the last push failed on; none after one that went through
 
 A file without a node is not a segment. A node is created only while its entry is in progress, in one transaction that
@@ -21,6 +22,7 @@ import random
 import re
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime
 from functools import cached_property
@@ -29,6 +31,7 @@ from typing import TYPE_CHECKING, Any
 from kazoo.exceptions import (
     BadVersionError,
     ConnectionLoss,
+    KazooException,
     NodeExistsError,
     NoNodeError,
     OperationTimeoutError,
@@ -241,6 +244,7 @@ def _moment(text: str) -> datetime:
 
 LINEAGE = "/PROPERTYSTORE/SEGMENT_LINEAGE"
 SEGMENTS = "/PROPERTYSTORE/SEGMENTS"
+UPLOADS = "/serving/uploads"
 FAILED = "/serving/failed"
 
 MAX_TRIES = 100
@@ -341,8 +345,41 @@ class Registry:
             self._zk.handler.sleep_func(random.uniform(0, MAX_PAUSE_SECONDS))
         raise lineage_busy(tables, MAX_TRIES)
 
-    def register(self, table: str, entry_id: str, infos: Sequence[SegmentInfo]) -> None:
+    @contextmanager
+    def uploading(self, table: str, segment: str) -> Iterator[None]:
+        """Let no other client upload a segment of this name during the block: it would replace the file.
+
+        Raises:
+            ServingError: Another client uploads it.
+        """
+        path = f"{self._root}{UPLOADS}/{checked_table(table)}/{checked_segment(segment)}"
+        try:
+            answer(self._zk.create_async(path, ephemeral=True, makepath=True))
+        except NodeExistsError:
+            raise target_taken(table, [segment], "it is being uploaded by another call") from None
+        except KazooException:
+            self._zk.delete_async(path)  # without an answer it may have been created
+            raise
+        try:
+            yield
+        finally:
+            self._zk.delete_async(path)
+
+    def register(
+        self,
+        table: str,
+        entry_id: str,
+        infos: Sequence[SegmentInfo],
+        *,
+        check: Callable[[TableState], None] = lambda state: None,
+    ) -> None:
         """Register the uploaded segments of an entry in progress. Segments that are registered already are skipped.
+
+        Args:
+            table: The table.
+            entry_id: The entry.
+            infos: Of the segments.
+            check: Called with each state to which they are about to be added; it may raise.
 
         Raises:
             EntryEnded: There is no such entry, or it is not in progress any more.
@@ -351,7 +388,7 @@ class Registry:
         """
         self._zk.ensure_path(f"{self._root}{SEGMENTS}/{table}")
         for start in range(0, len(infos), BATCH_SEGMENTS):
-            self._register(table, entry_id, infos[start : start + BATCH_SEGMENTS])
+            self._register(table, entry_id, infos[start : start + BATCH_SEGMENTS], check)
 
     def check_in_progress(self, table: str, entry_id: str) -> None:
         """Check that an entry is still in progress. Reads only the lineage.
@@ -453,7 +490,9 @@ class Registry:
                 return False
         return True
 
-    def _register(self, table: str, entry_id: str, infos: Sequence[SegmentInfo]) -> None:
+    def _register(
+        self, table: str, entry_id: str, infos: Sequence[SegmentInfo], check: Callable[[TableState], None]
+    ) -> None:
         for _ in range(MAX_TRIES):
             state = self.read(table)[table]
             _refuse_ended(state.lineage, entry_id)
@@ -462,6 +501,7 @@ class Registry:
             self._refuse_others(table, registered)
             if not new:
                 return
+            check(state)
             if self._create_segments(table, state, new):
                 return
         raise lineage_busy([table], MAX_TRIES)

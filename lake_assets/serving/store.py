@@ -669,27 +669,30 @@ class Store:
                     remedy=f"Push it as {other}, or under another name.",
                 )
 
-    def check_columns(self, table: str, routed: Iterable[str], pushed: Mapping[str, str]) -> None:
-        """Compare columns with those that readers see; not those without a value, nor a damaged segment.
+    def check_columns(
+        self, table: str, segments: Iterable[str], pushed: Mapping[str, str], *, together: bool = False
+    ) -> None:
+        """Compare columns with those of other segments; not with those of a damaged one.
 
         Args:
             table: The table.
-            routed: The segments that readers see.
+            segments: Those that readers see, whose columns without a value are not compared.
             pushed: The columns, as `columns_of` returns them.
+            together: The segments are of the same push. Readers take the columns of one for those of all.
 
         Raises:
             ServingError: They differ.
         """
         from pyarrow import ArrowException
 
-        for segment in sorted(routed)[:1]:
+        for segment in sorted(segments)[:1]:
             with suppress(OSError, ArrowException):
                 with self.files.open(table, segment) as opened:
                     seen = columns_of(opened)
                 for name in seen.keys() | pushed.keys():
                     kinds = {seen.get(name), pushed.get(name)}
-                    if len(kinds) > 1 and (None in kinds or NO_VALUE not in kinds):
-                        raise _columns_changed(table, seen, pushed)
+                    if len(kinds) > 1 and (together or None in kinds or NO_VALUE not in kinds):
+                        raise _columns_changed(table, seen, pushed, segment if together else None)
 
     def read_before(self, table: str, segments: Iterable[str], erased_at: datetime | None) -> dict[str, datetime]:
         """Return those segments whose rows were read before an erasure, with the time they were read.
@@ -742,16 +745,23 @@ class Store:
         return tuple(garbage)
 
 
-def _columns_changed(table: str, seen: Mapping[str, str], pushed: Mapping[str, str]) -> ServingError:
-    """Return the error of rows with other columns than readers see. Both: column → type."""
+def _columns_changed(
+    table: str, seen: Mapping[str, str], pushed: Mapping[str, str], beside: str | None
+) -> ServingError:
+    """Return the error of rows with other columns than readers see, or (beside) a segment of the same push has.
+
+    seen, pushed: column → type.
+    """
     parts = [f"{name} is gone" for name in sorted(seen.keys() - pushed.keys())]
     parts += [f"{name} is new" for name in sorted(pushed.keys() - seen.keys())]
     for name in sorted(seen.keys() & pushed.keys()):
         if seen[name] != pushed[name]:
             parts.append(f"{name} is {pushed[name]} instead of {seen[name]}")
     return ServingError(
-        f"The push of {table} has other columns than readers see: {', '.join(parts)}.",
-        remedy="Correct the rows. If readers know of the new columns, push with --new-schema.",
+        f"The push of {table} has other columns than {beside or 'readers see'}: {', '.join(parts)}.",
+        remedy="Give all segments of a push the same columns."
+        if beside
+        else "Correct the rows. If readers know of the new columns, push with --new-schema.",
         status=400,
     )
 

@@ -169,6 +169,26 @@ def test_what_pinot_refuses_is_refused(http: httpx.Client, served: World, tmp_pa
     assert served.seen() == [1]
 
 
+@pytest.mark.parametrize(
+    ("columns", "why"),
+    [({"a": ["x"]}, "a is String instead of INT64"), ({"b": [1]}, "a is gone, b is new"), ({"a": [None]}, "a is Null")],
+)
+def test_the_segments_of_one_replacement_have_the_same_columns(
+    http: httpx.Client, served: World, tmp_path: Path, columns: dict[str, list[Any]], why: str
+) -> None:
+    table = served.table
+    started = replace(http, "start", table, {"segmentsFrom": [], "segmentsTo": ["one", "two"]}).json()
+    assert upload(http, table, parquet(tmp_path, "one", pa.table({"a": pa.array([1])}))).status_code == 200
+    refused = upload(http, table, parquet(tmp_path, "two", pa.table(columns)), newSchema="true")
+    assert refused.status_code == 400, refused.text
+    assert f"The push of {table} has other columns than one: {why}" in refused.json()["problem"]
+    assert refused.json()["remedy"] == "Give all segments of a push the same columns."
+    assert served.stored() == 1
+    assert upload(http, table, parquet(tmp_path, "two", pa.table({"a": pa.array([2])}))).status_code == 200
+    assert replace(http, "end", table, **started).status_code == 200
+    assert http.post("/query", json={"sql": f"select sum(a) from {table}"}).json()["rows"] == [["3"]]
+
+
 def test_a_call_that_changes_needs_the_token_and_an_endpoint_that_has_one(
     http: httpx.Client, served: World, address: str
 ) -> None:
@@ -198,7 +218,7 @@ def test_the_commands_work_by_the_controller(
 ) -> None:
     monkeypatch.setenv("LAKE_HOME", str(tmp_path / "nothing here"))
     monkeypatch.setenv("LAKE_PINOT_CONTROLLER", address)
-    monkeypatch.setenv("LAKE_PINOT_AUTHORIZATION", f"Bearer {TOKEN}")
+    monkeypatch.setenv("LAKE_PINOT_AUTHORIZATION", f"Bearer {TOKEN}\n")  # as a file of secrets has it
     settings.cache_clear()
     try:
 

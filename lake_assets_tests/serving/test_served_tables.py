@@ -227,9 +227,9 @@ class Meddled(Registry):
         self._meddle()
         return super()._commit(states, changes)
 
-    def register(self, table: str, entry_id: str, infos: Sequence[SegmentInfo]) -> None:
+    def register(self, table: str, entry_id: str, infos: Sequence[SegmentInfo], **options: Any) -> None:
         self._meddle()
-        super().register(table, entry_id, infos)
+        super().register(table, entry_id, infos, **options)
 
     def _meddle(self) -> None:
         self._left -= 1
@@ -436,8 +436,8 @@ def test_a_push_whose_entry_was_taken_stops_and_its_files_go_though_a_query_runs
         assert (served.seen(), served.stored()) == ([3], 2 * SEGMENTS)
 
 
-class Repeated(SegmentFiles):
-    """While a file is uploaded, the client that has waited too long for the answer uploads it again and switches."""
+class Meanwhile(SegmentFiles):
+    """While a file is uploaded, another client uploads other rows under the same name."""
 
     def __init__(self, found: World, file: Path) -> None:
         super().__init__(found.files.storage)
@@ -445,20 +445,20 @@ class Repeated(SegmentFiles):
 
     def upload(self, table: str, segment: str, source: Path) -> None:
         super().upload(table, segment, source)
-        (entry,) = self.found.registry.read(table)[table].lineage.in_state(State.IN_PROGRESS)
-        self.found.writer.upload(table, segment, self.file)
-        self.found.writer.end_replace(table, entry.id)
+        with pytest.raises(ServingError, match="it is being uploaded by another call"):
+            self.found.writer.upload(table, segment, self.file)
 
 
-def test_an_upload_that_was_repeated_meanwhile_leaves_the_segment_that_readers_see(
-    served: World, tmp_path: Path
-) -> None:
-    file = tmp_path / "first.parquet"
-    pq.write_table(snapshot(1), file)
+def test_of_two_uploads_of_one_name_the_first_is_stored(served: World, tmp_path: Path) -> None:
+    first, second = tmp_path / "first.parquet", tmp_path / "second.parquet"
+    pq.write_table(snapshot(1), first)
+    pq.write_table(snapshot(2), second)
     segment = f"{served.table}_one"
-    served.writer.start_replace(served.table, [], [segment], force=False)
-    with pytest.raises(EntryEnded, match="was reverted"):
-        meddled(served, lambda: None, files=Repeated(served, file)).writer.upload(served.table, segment, file)
+    entry_id = served.writer.start_replace(served.table, [], [segment], force=False)
+    meddled(served, lambda: None, files=Meanwhile(served, second)).writer.upload(served.table, segment, first)
+    with pytest.raises(ServingError, match="a segment with this name is stored"):
+        served.writer.upload(served.table, segment, second)
+    served.writer.end_replace(served.table, entry_id)
     assert served.seen() == [1]
 
 
