@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from lake_assets_tests.doors.hostile.tables import draw
 from lake_assets_tests.doors.hostile.world import Outcome, play, tables_of
 
 SEED = int(os.environ.get("LAKE_HOSTILE_SEED", "1"))
@@ -17,6 +18,17 @@ TABLES = int(os.environ.get("LAKE_HOSTILE_TABLES", "50"))
 
 EACH = 10
 """Tables of a data directory of the long run."""
+
+
+CHOSEN = [(41, 0), (41, 1), (40, 2), (41, 3), (40, 4)]
+"""Seeds and numbers of the tables of the short run: one is refused for a name, the others are right to the end."""
+
+
+def test_a_few_hostile_tables(tmp_path: Path, spark_server: str) -> None:
+    tables = [draw(seed, number, "now", steps=1, hours=50) for seed, number in CHOSEN]
+    outcome = play(tmp_path, spark_server, tables)
+    _require_right(outcome, str(CHOSEN))
+    assert outcome.right == ["41/1", "40/2", "41/3", "40/4"], outcome.refused
 
 
 FOUND = [(6, 3)]
