@@ -213,9 +213,12 @@ def _project_of(module: ModuleType) -> str:
 
 
 def _is_in(project: str, module: ModuleType) -> bool:
-    """Return whether a module belongs to a project; a module without a package has those beside it."""
-    if project:
-        return module.__name__ == project or module.__name__.startswith(f"{project}.")
+    """Return whether a module belongs to a project; a module without a package has those that are not installed.
+
+    This package is no part of it, also where it runs from its repository.
+    """
+    if project or module.__name__.partition(".")[0] == OWN:
+        return bool(project) and f"{module.__name__}.".startswith(f"{project}.")
     file = getattr(module, "__file__", None) or ""
     return "site-packages" not in file and "dist-packages" not in file and not file.startswith(sys.base_prefix)
 

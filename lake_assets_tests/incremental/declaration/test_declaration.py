@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import inspect
+import re
 import subprocess
 import sys
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import timedelta
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +30,7 @@ from lake_assets.incremental.declaration import (
     Target,
     incremental_asset,
 )
-from lake_assets.incremental.declaration.decorator import _as_hashed
+from lake_assets.incremental.declaration.decorator import _as_hashed, function_code
 from lake_assets.incremental.engine.audits import not_null, unique_key
 from lake_assets.incremental.from_settings import declared_pipeline
 from lake_assets_tests.incremental import clicks
@@ -311,3 +313,17 @@ def test_the_code_version_of_a_source_without_versions_is_the_one_of_older_relea
 def test_rules_that_are_none_are_named(rules: Any) -> None:
     with pytest.raises(ConfigurationError, match=r"(?s)The rules of raw\.clicks are .*Rule\("):
         Source("raw.clicks", time_column="event_ts", key="click_id", rules=rules)
+
+
+def test_code_of_this_package_is_no_part_of_the_code_of_a_target(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "own_helper.py").write_text("def same(rows):\n    return rows\n")
+    (tmp_path / "own_target.py").write_text(
+        "from lake_assets import Rule\nfrom own_helper import same\n\n\n"
+        "def visit(session, visits):\n    print(Rule)\n    return same(visits)\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    code = function_code(import_module("own_target").visit)
+    assert [len(re.findall(name, "".join(code))) for name in ("name='visit'", "name='same'")] == [1, 2]
+    assert len(code) == 4  # both functions, and the statements that import names of both modules
