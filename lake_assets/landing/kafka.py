@@ -27,7 +27,9 @@ The lag of a zone: how long messages have been in Kafka without being landed. Pu
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from functools import cached_property
@@ -515,10 +517,13 @@ def beat(servers: str, times: Mapping[str, datetime]) -> None:
 def _send(servers: str, times: Mapping[str, datetime], partitions: Mapping[str, Iterable[int]]) -> None:
     failed: list[str] = []
     remedy = "Check Kafka; heartbeats are sent again after the next interval."
+    waiting = Counter({topic: len([*numbers]) for topic, numbers in partitions.items()})
 
     def on_delivery(error: KafkaError | None, message: Message) -> None:
         nonlocal remedy
-        if error is not None:
+        if error is None:
+            waiting[str(message.topic())] -= 1
+        else:
             failed.append(f"{message.topic()} partition {message.partition()}: {error.str()}")
             remedy = remedy_of(error, remedy)
 
@@ -535,9 +540,12 @@ def _send(servers: str, times: Mapping[str, datetime], partitions: Mapping[str, 
                 headers=headers,
                 on_delivery=on_delivery,
             )
-    unanswered = producer.flush(TIMEOUT_SECONDS)
-    if failed or unanswered:
-        count = len(failed) + unanswered
+    producer.flush(TIMEOUT_SECONDS)
+    left = [topic for topic, count in waiting.items() if count]
+    with suppress(ServiceError):  # a topic that was deleted meanwhile needs none
+        left = [*existing_partitions(servers, left)] if left else []
+    if left:
+        count = sum(waiting[topic] for topic in left)
         raise ServiceError(
             f"Kafka at {servers} did not take {count} heartbeats: {'; '.join(failed) or 'no answer'}.",
             remedy=remedy,

@@ -135,11 +135,27 @@ class LandingService:
             dead_letter_share=self.settings.landing_dead_letter_share,
         )
 
+    def absent_topics(self) -> ServiceError | None:
+        """Return the error that names topics which do not exist, if some do.
+
+        Raises:
+            ServiceError: No topic exists, or Kafka does not answer.
+        """
+        topics = [feed.topic for feed in self.feeds]
+        try:
+            partitions(self.servers, topics)
+        except ServiceError as error:
+            if not existing_partitions(self.servers, topics):
+                raise
+            return error
+        return None
+
     def load(self) -> Iterator[Loaded]:
-        """Load all ready offsets of all topics; yield the result of each batch."""
-        numbers = partitions(self.servers, [feed.topic for feed in self.feeds])
+        """Load all ready offsets of all topics that exist; yield the result of each batch."""
+        numbers = existing_partitions(self.servers, [feed.topic for feed in self.feeds])
         for feed in self.feeds:
-            yield from self.loader(feed, numbers[feed.topic]).load()
+            if feed.topic in numbers:
+                yield from self.loader(feed, numbers[feed.topic]).load()
 
 
 @dataclass
@@ -178,7 +194,7 @@ class Tailing:
                 if zone in self._opened:
                     self._opened.pop(zone).__exit__(type(error), error, error.__traceback__)
                 # A Kafka that does not answer concerns all zones, so it is reported once, as the error.
-                partitions(self.service.servers, [feed.topic for feed in self.service.feeds])
+                existing_partitions(self.service.servers, ())
                 self._note(zone, error)
                 if len(self.problems) == len(self.zones):
                     raise
@@ -215,9 +231,9 @@ def tailing(service: LandingService, zones: Iterable[str], alarm: Alarm = ignore
 
     Raises:
         UsageError: There is no such zone, or another process tails it.
-        ServiceError: Kafka does not answer, or a topic does not exist.
+        ServiceError: Kafka does not answer, or no topic exists.
     """
-    partitions(service.servers, [feed.topic for feed in service.feeds])
+    service.absent_topics()
     with ExitStack() as stack:
         names = zone_names(zones)
         for name in names:
@@ -244,7 +260,8 @@ def run_once(
         The tailers, closed, with their counts.
 
     Raises:
-        ServiceError: The manifest or storage of a zone does not answer; the other zone has landed what Kafka has.
+        ServiceError: The manifest or storage of a zone does not answer, or a topic does not exist; the other zone, and
+            the other topics, have landed what Kafka has.
         DiskFull: Likewise, the disk of a zone is full.
         ZoneMismatch: Likewise, the storage or manifest of a zone is gone.
     """
@@ -252,7 +269,8 @@ def run_once(
         found.each(ZoneTailer.drain)
     for loaded in service.load():
         on_loaded(loaded)
-    for problem in found.problems.values():
+    absent = service.absent_topics()
+    for problem in (*found.problems.values(), *filter(None, [absent])):
         raise problem
     return list(found.tailers.values())
 
@@ -282,6 +300,9 @@ def run(
     heartbeats = service.heartbeats
     loader = ReadyFeeds(service, on_loaded, alarm)
     with tailing(service, zones, alarm) as found:
+        absent = service.absent_topics()
+        if absent is not None:
+            alarm(str(absent))
         while not should_stop():
             if send_heartbeats:
                 heartbeats.send_if_due()

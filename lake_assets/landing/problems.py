@@ -167,9 +167,14 @@ def _lies_beyond(entry: Entry, ends: dict[int, int]) -> bool:
 def _not_landed(
     manifest: Manifest, servers: str, feeds: Sequence[Feed], gone: set[str], *, before: datetime
 ) -> Iterator[Problem]:
-    """Yield each zone that has not landed messages that were sent before a time."""
+    """Yield each topic that is gone, and each zone that has not landed messages that were sent before a time."""
     by_topic = {feed.topic: feed for feed in feeds}
     numbers = existing_partitions(servers, by_topic)
+    for topic in by_topic:
+        if topic not in numbers and Ledger(manifest).epoch(topic) is not None:
+            what = f"The topic {topic}, of which messages have landed, is gone from Kafka at {servers}."
+            remedy = "Restore it; or create another one, and run `lake landing accept`; or set feed=False of "
+            yield Problem(topic, "not_landed", what, f"{remedy}{by_topic[topic].raw.table}.")
     places = [TopicPartition(topic, number) for topic, several in numbers.items() for number in several]
     if not places:
         return

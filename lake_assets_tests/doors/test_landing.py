@@ -53,11 +53,13 @@ class Shop:
         self.lake("init")
         self.lake("landing", "init", "--partitions", "1")
 
-    def send(self, ids: Iterable[str], *, customer: str = "c", timestamp: int = 0, **values: str) -> None:
+    def send(
+        self, ids: Iterable[str], *, customer: str = "c", timestamp: int = 0, topic: str = "", **values: str
+    ) -> None:
         producer = Producer({"bootstrap.servers": self.servers})
         for order in ids:
             message = {"order_id": order, "customer_id": customer, "ordered_at": TIME, **values}
-            producer.produce(self.topic, json.dumps(message).encode(), partition=0, timestamp=timestamp)
+            producer.produce(topic or self.topic, json.dumps(message).encode(), partition=0, timestamp=timestamp)
         assert producer.flush(60) == 0
 
     def land(self, *words: str) -> Done:
@@ -413,6 +415,43 @@ def test_the_second_interrupt_ends_at_once(shop: Shop) -> None:
         process.kill()
     assert log.read_text().splitlines()[-1] == "What has begun is ended. To end at once, interrupt again."
     assert shop.orders() == ["o1"]
+
+
+def test_a_topic_that_is_gone_stops_no_other_one(shop: Shop) -> None:
+    other = f"{shop.topic}-returned"
+    both = DECLARED.format(topic=shop.topic).replace(
+        "PIPELINE = Pipeline(raw=(ORDERS,)",
+        f'RETURNED = RawTable("raw.returned", COLUMNS, "ordered_at", feed=Topic("customer_id", name="{other}"))\n'
+        "PIPELINE = Pipeline(raw=(ORDERS, RETURNED)",
+    )
+    shop.lake.declare_in_python(both, "shop")
+    shop.lake("init")
+    shop.lake("landing", "init", "--partitions", "1")
+    shop.send(["o1"])
+    shop.send(["o1"], topic=other)
+    assert shop.land().code == 0
+    shop.lake.environment["LAKE_LANDING_HEARTBEAT_SECONDS"] = "1"
+    admin = AdminClient({"bootstrap.servers": shop.servers})
+    process = landing_run(shop)
+    try:
+        wait_until(lambda: "rows of zone" in (shop.lake.folder / "run.log").read_text(), 60)  # of its heartbeats
+        for answer in admin.delete_topics([other]).values():
+            answer.result(60)
+        shop.send(["o2"])
+        wait_until(lambda: shop.orders() == ["o1", "o2"], 120)
+        assert process.poll() is None
+    finally:
+        process.kill()
+
+    shop.send(["o3"])
+    done = shop.land("--heartbeats")
+    assert done.code == 1
+    assert f"has no topic {other}." in done.err
+    assert shop.orders() == ["o1", "o2", "o3"]
+    done = shop.lake.run("status")
+    assert done.code == 1
+    assert f"The topic {other}, of which messages have landed, is gone from Kafka" in " ".join(done.text.split())
+    assert len(shop.lake.rows("raw.returned")) == 1
 
 
 def test_an_erasure_wins_while_data_arrive_and_what_is_sent_later_stays(shop: Shop) -> None:
