@@ -14,6 +14,7 @@ import json
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
+from copy import copy
 from datetime import UTC
 from functools import lru_cache
 from itertools import count, islice
@@ -39,6 +40,7 @@ from pyiceberg.exceptions import (
     ValidationException,
 )
 from pyiceberg.expressions import AlwaysFalse, And, BooleanExpression, GreaterThanOrEqual, LessThan, Or
+from pyiceberg.expressions.visitors import _ManifestEvalVisitor
 from pyiceberg.io import FileIO, OutputFile, load_file_io
 from pyiceberg.io import pyarrow as pyiceberg_arrow
 from pyiceberg.io.pyarrow import ArrowScan as ArrowScan
@@ -237,6 +239,12 @@ def _with_exact_times(file_format: FileFormat, **options: Any) -> ds.FileFormat:
 
 
 pyiceberg_arrow._get_file_format = _with_exact_times  # type: ignore[assignment]
+
+
+# pyiceberg asks one evaluator, which keeps what it looks at, about manifests in several threads: under load it missed
+# the manifest of a file that a delete replaces ("Missing required files to delete").
+_eval_manifest = _ManifestEvalVisitor.eval
+_ManifestEvalVisitor.eval = lambda self, manifest: _eval_manifest(copy(self), manifest)  # type: ignore[method-assign]
 
 
 # pyiceberg reads and writes a null list of structs as an empty one, also when it rewrites a file without erased rows.

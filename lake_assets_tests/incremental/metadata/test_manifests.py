@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pytest
-from pyiceberg.types import LongType
+from pyiceberg.expressions import And, EqualTo
+from pyiceberg.expressions.visitors import manifest_evaluator
+from pyiceberg.manifest import ManifestFile, PartitionFieldSummary
+from pyiceberg.partitioning import PartitionField, PartitionSpec
+from pyiceberg.schema import Schema
+from pyiceberg.transforms import IdentityTransform
+from pyiceberg.types import IntegerType, LongType, NestedField, StringType
 
 from lake_assets.base.hours import hour_start
 from lake_assets.incremental.engine import iceberg
@@ -64,3 +73,32 @@ def filled(catalog: Catalog, name: str) -> Table:
                 update.add_column("added", LongType())
     table.delete(f"{target.time_column} < '{hour_start(START + 2).isoformat()}'")
     return iceberg.load(catalog, target.table)
+
+
+@pytest.fixture
+def hurried() -> Iterator[None]:
+    """Threads take turns as often as they can."""
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    yield
+    sys.setswitchinterval(before)
+
+
+@pytest.mark.usefixtures("hurried")
+def test_an_evaluator_of_manifests_may_be_asked_by_several_threads() -> None:
+    schema = Schema(NestedField(1, "batch", StringType()), NestedField(2, "hour", IntegerType()))
+    parts = [
+        PartitionField(each, 999 + each, IdentityTransform[Any](), name) for each, name in ((1, "batch"), (2, "hour"))
+    ]
+    condition = And(EqualTo("batch", "late"), EqualTo("hour", 2))  # type: ignore[call-arg, arg-type]
+    manifests = []
+    for batch, hour in (("late", 2), ("a", 1), ("b", 3)):
+        values = (batch.encode(), hour.to_bytes(4, "little"))
+        bounds = [PartitionFieldSummary(False, None, value, value) for value in values]
+        manifests.append(ManifestFile.from_args(partitions=bounds))
+    wrong = 0
+    with ThreadPoolExecutor(6) as threads:
+        for _ in range(1500):
+            evaluator = manifest_evaluator(PartitionSpec(*parts), schema, condition)
+            wrong += [*threads.map(evaluator, manifests)] != [True, False, False]
+    assert wrong == 0
