@@ -24,19 +24,14 @@ from pyiceberg.exceptions import NoSuchNamespaceError
 from pyiceberg.schema import Schema
 from pyiceberg.table import Table
 from pyiceberg.types import (
-    BinaryType,
-    DecimalType,
-    FixedType,
     IcebergType,
     ListType,
-    LongType,
     MapType,
     NestedField,
     StructType,
     TimestampType,
     TimestamptzType,
     TimeType,
-    UUIDType,
 )
 
 from lake_assets.base.columns import ELEMENT, PREFIX, is_own, quoted, table_in_sql
@@ -67,17 +62,6 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
     from lake_assets.incremental.declaration import Pipeline, Source, Subject, Target
-
-
-_SPARK_NAMES: dict[type[IcebergType], str] = {
-    LongType: "bigint",
-    TimestamptzType: "timestamp",
-    TimestampType: "timestamp_ntz",
-    UUIDType: "string",
-    FixedType: "binary",
-    BinaryType: "binary",
-}
-"""Spark's names of types that Iceberg calls otherwise."""
 
 
 def with_present_columns(rows: DataFrame, table: Table, snapshot_id: int) -> DataFrame:
@@ -127,7 +111,7 @@ def _values(then: Sequence[NestedField], now: Sequence[NestedField], prefix: str
         former = by_id.get(each.field_id)
         if former is None:
             default = "NULL" if each.initial_default is None else _literal(str(each.initial_default))
-            found.append(f"CAST({default} AS {spark_type(each.field_type)})")
+            found.append(f"CAST({default} AS {type_text(each.field_type, sql=True)})")
             continue
         value = prefix + quoted(former.name)
         if former.name != each.name:
@@ -157,20 +141,7 @@ def _value(value: str, then: IcebergType, now: IcebergType, depth: int) -> str:
         pair = f"{key}, {_value(f'{element}.value', then.value_type, now.value_type, depth + 1)}"
         entries = f"transform(map_entries({value}), {element} -> struct({pair}))"
         return value if pair == former else f"map_from_entries({entries})"
-    return value if then == now else f"CAST({value} AS {spark_type(now)})"
-
-
-def spark_type(found: IcebergType) -> str:
-    """Return an Iceberg type as Spark's SQL has it."""
-    if isinstance(found, StructType):
-        return f"struct<{', '.join(f'{quoted(each.name)}: {spark_type(each.field_type)}' for each in found.fields)}>"
-    if isinstance(found, ListType):
-        return f"array<{spark_type(found.element_type)}>"
-    if isinstance(found, MapType):
-        return f"map<{spark_type(found.key_type)}, {spark_type(found.value_type)}>"
-    if isinstance(found, DecimalType):
-        return f"decimal({found.precision}, {found.scale})"
-    return _SPARK_NAMES.get(type(found), str(found))
+    return value if then == now else f"CAST({value} AS {type_text(now, sql=True)})"
 
 
 def _literal(text: str) -> str:
@@ -609,10 +580,8 @@ def load_source(catalog: Catalog, pipeline: Pipeline, source: Source, *, reader:
         if each.kind in _STOPS_READER and _is_read(each.column, source, reader):
             found, expected = each.found or None, each.declared
             if each.kind == "renamed":
-                found, expected = (
-                    None,
-                    next(type_text(one.field_type) for one in declared.fields if one.name == expected),
-                )
+                renamed = next(one for one in declared.fields if one.name == expected)
+                found, expected = None, type_text(renamed.field_type)
             raise column_mismatch(source.table, each.column, expected=expected, found=found, remedy=remedy_of(each))
     return table
 

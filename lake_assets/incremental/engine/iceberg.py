@@ -16,7 +16,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from copy import copy
 from datetime import UTC
-from functools import lru_cache
+from functools import lru_cache, partial
 from itertools import count, islice
 from math import inf
 from typing import TYPE_CHECKING, Any, Self
@@ -65,9 +65,11 @@ from pyiceberg.table.snapshots import Snapshot
 from pyiceberg.table.update import TableUpdate
 from pyiceberg.transforms import DayTransform, HourTransform, IdentityTransform, Transform
 from pyiceberg.types import (
+    BinaryType,
     DateType,
     DecimalType,
     DoubleType,
+    FixedType,
     FloatType,
     IcebergType,
     IntegerType,
@@ -79,11 +81,12 @@ from pyiceberg.types import (
     StructType,
     TimestampType,
     TimestamptzType,
+    UUIDType,
 )
 from pyiceberg.utils.schema_conversion import AvroSchemaConversion
 from tenacity import Retrying, retry_if_exception_type, stop_after_delay, wait_random_exponential
 
-from lake_assets.base.columns import table_in_sql
+from lake_assets.base.columns import quoted, table_in_sql
 from lake_assets.base.described import recognise
 from lake_assets.base.hours import (
     DAY,
@@ -260,9 +263,9 @@ def _with_nulls(project: Callable[..., pa.Array | None]) -> Callable[..., pa.Arr
     return projected
 
 
-for _visit in ("list", "map"):
-    _visitor = pyiceberg_arrow.ArrowProjectionVisitor
-    setattr(_visitor, _visit, _with_nulls(getattr(_visitor, _visit)))
+_projection = pyiceberg_arrow.ArrowProjectionVisitor
+_projection.list = _with_nulls(_projection.list)  # type: ignore[method-assign]
+_projection.map = _with_nulls(_projection.map)  # type: ignore[method-assign]
 
 FILES_PER_SCAN, ROWS_PER_SCAN = 16, 2_000_000
 """Data files, and about how many rows, that one scan reads: pyiceberg may hold all of them in memory."""
@@ -843,15 +846,28 @@ def fields_of(columns: Iterable[tuple[str, str, str | None]]) -> tuple[NestedFie
     )
 
 
-def type_text(found: IcebergType) -> str:
-    """Return an Iceberg type as it is declared: without the ids of nested fields."""
+_SPARK_NAMES: dict[type[IcebergType], str] = {
+    LongType: "bigint",
+    TimestamptzType: "timestamp",
+    TimestampType: "timestamp_ntz",
+    UUIDType: "string",
+    FixedType: "binary",
+    BinaryType: "binary",
+}
+"""Spark's names of types that Iceberg calls otherwise."""
+
+
+def type_text(found: IcebergType, *, sql: bool = False) -> str:
+    """Return an Iceberg type as it is declared, without the ids of nested fields; or as Spark's SQL has it."""
+    parts = partial(type_text, sql=sql)
     if isinstance(found, StructType):
-        return f"struct<{', '.join(f'{each.name}: {type_text(each.field_type)}' for each in found.fields)}>"
+        fields = [f"{quoted(each.name) if sql else each.name}: {parts(each.field_type)}" for each in found.fields]
+        return f"struct<{', '.join(fields)}>"
     if isinstance(found, ListType):
-        return f"list<{type_text(found.element_type)}>"
+        return f"{'array' if sql else 'list'}<{parts(found.element_type)}>"
     if isinstance(found, MapType):
-        return f"map<{type_text(found.key_type)}, {type_text(found.value_type)}>"
-    return str(found)
+        return f"map<{parts(found.key_type)}, {parts(found.value_type)}>"
+    return _SPARK_NAMES.get(type(found), str(found)) if sql else str(found)
 
 
 def holds(wide: IcebergType, narrow: IcebergType) -> bool:

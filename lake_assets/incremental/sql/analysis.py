@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from lake_assets.base.columns import table_in_sql
+from lake_assets.base.columns import quoted, table_in_sql
 from lake_assets.base.described import UNRESOLVED_COLUMN, Refusal, explain, find_refusal
 from lake_assets.base.sql_text import column_line, find_mistake, is_true, is_understood
 from lake_assets.base.values import parts_of
@@ -22,6 +22,7 @@ from lake_assets.incremental.declaration.pipeline import (
     require_query,
 )
 from lake_assets.incremental.engine.audits import offending_rows
+from lake_assets.incremental.engine.iceberg import fields_of, type_text
 from lake_assets.incremental.sql.files import (
     Schema,
     StoredColumns,
@@ -471,14 +472,5 @@ def has_spark_type(iceberg: str) -> bool:
 
 def spark_schema(columns: Mapping[str, str]) -> str:
     """Return columns with Iceberg types as a schema of Spark: `amount decimal(9, 2), paid_at timestamp`."""
-    return ", ".join(f"`{column}` {_spark_type(found)}" for column, found in columns.items())
-
-
-def _spark_type(iceberg: str) -> str:
-    nested = parts_of(iceberg)
-    if nested is None:
-        return "binary" if iceberg.startswith("fixed") else SPARK_TYPES.get(iceberg, iceberg)
-    form, parts = nested
-    if form == "struct":
-        return f"struct<{', '.join(f'`{name}`: {_spark_type(kind)}' for name, kind in parts.items())}>"
-    return f"{'array' if form == 'list' else form}<{', '.join(map(_spark_type, parts.values()))}>"
+    fields = fields_of((column, kind, None) for column, kind in columns.items())
+    return ", ".join(f"{quoted(each.name)} {type_text(each.field_type, sql=True)}" for each in fields)
