@@ -47,8 +47,8 @@ returns the pairs of its entries.
 """
 
 _NESTED = re.compile(r"\s*(list|map|struct)\s*<(.*)>\s*", re.DOTALL)
-_FIELD = re.compile(r"\s*(?:\d+\s*:)?\s*([^:,<>()`]*[^:,<>()`\s])\s*:\s*(?:(?:optional|required)\s)?(.*)", re.DOTALL)
-"""A field of a struct. pyiceberg writes its number before it, and whether it is optional."""
+_FIELD = re.compile(r"\s*([^:,<>()`]*[^:,<>()`\s])\s*:(.*)", re.DOTALL)
+"""A field of a struct."""
 
 
 def parts_of(kind: str) -> tuple[str, Mapping[str, str]] | None:
