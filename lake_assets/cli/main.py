@@ -186,8 +186,8 @@ def _end_as_interrupted(error: BaseException | None) -> None:
     C reports one that came while it created an object as a SystemError. And py4j closes the connections to Java on an
     interrupt, which the next calls notice, such as those of a `finally`.
     """
-    while isinstance(error, SystemError) or type(error).__module__.partition(".")[0] == "py4j":
-        error = error and (error.__cause__ or error.__context__)
+    while error and (isinstance(error, SystemError) or type(error).__module__.partition(".")[0] == "py4j"):
+        error = error.__cause__ or error.__context__
     if isinstance(error, KeyboardInterrupt):
         sys.exit(INTERRUPTED)
     if isinstance(error, SystemExit):

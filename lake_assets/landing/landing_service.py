@@ -166,6 +166,7 @@ class Tailing:
         service: Landing of the home.
         zones: Their names.
         alarm: As in `ZoneTailer`.
+        absent: The error that names topics which did not exist at the beginning, if some did not.
         tailers: The last one of each zone, by its name, with its counts.
         problems: Why a zone is not tailed now.
     """
@@ -173,6 +174,7 @@ class Tailing:
     service: LandingService
     zones: Sequence[str]
     alarm: Alarm
+    absent: ServiceError | None
     tailers: dict[str, ZoneTailer] = field(default_factory=dict, init=False)
     problems: dict[str, LakeError] = field(default_factory=dict, init=False)
     _opened: dict[str, ZoneTailer] = field(default_factory=dict, init=False)
@@ -233,12 +235,12 @@ def tailing(service: LandingService, zones: Iterable[str], alarm: Alarm = ignore
         UsageError: There is no such zone, or another process tails it.
         ServiceError: Kafka does not answer, or no topic exists.
     """
-    service.absent_topics()
+    absent = service.absent_topics()
     with ExitStack() as stack:
         names = zone_names(zones)
         for name in names:
             stack.enter_context(locked_zone(service.settings.landing_folder, name))
-        yield stack.enter_context(Tailing(service, names, alarm))
+        yield stack.enter_context(Tailing(service, names, alarm, absent))
 
 
 def run_once(
@@ -300,9 +302,8 @@ def run(
     heartbeats = service.heartbeats
     loader = ReadyFeeds(service, on_loaded, alarm)
     with tailing(service, zones, alarm) as found:
-        absent = service.absent_topics()
-        if absent is not None:
-            alarm(str(absent))
+        if found.absent is not None:
+            alarm(str(found.absent))
         while not should_stop():
             if send_heartbeats:
                 heartbeats.send_if_due()

@@ -217,8 +217,10 @@ def _is_in(project: str, module: ModuleType) -> bool:
 
     This package is no part of it, also where it runs from its repository.
     """
-    if project or module.__name__.partition(".")[0] == OWN:
-        return bool(project) and f"{module.__name__}.".startswith(f"{project}.")
+    if project:
+        return f"{module.__name__}.".startswith(f"{project}.")
+    if module.__name__.partition(".")[0] == OWN:
+        return False
     file = getattr(module, "__file__", None) or ""
     return "site-packages" not in file and "dist-packages" not in file and not file.startswith(sys.base_prefix)
 
